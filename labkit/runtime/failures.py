@@ -1,0 +1,134 @@
+"""How a run goes wrong, told so that a learner can act on it.
+
+An exception cannot leave its process as it is: it may not pickle, and the source lines of a cell
+exist only in the kernel. So a rank sends its error as plain data (`Told`): names, words and
+places; the kernel adds the source lines.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labkit.runtime.run import Run
+
+_LABKIT = str(Path(__file__).resolve().parent.parent)
+
+
+class LaunchError(RuntimeError):
+    """A run that did not end well. `run` holds what is known of it: output, trace, results."""
+
+    run: Run | None = None
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython shows these lines in place of the launcher's own frames, which help nobody.
+        return [f"{type(self).__name__}: {self}"]
+
+
+class RankFailed(LaunchError):
+    """A rank raised, or its process died. `rank` is the one that failed first.
+
+    Attributes
+    ----------
+    rank : its number
+    traceback : the traceback of that rank, with source lines; "" if it left none
+    """
+
+    def __init__(self, message: str, rank: int, traceback: str = "") -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.traceback = traceback
+
+
+class TimedOut(LaunchError):
+    """The run took longer than its `timeout`; the message says what each rank was doing."""
+
+
+class Deadlock(LaunchError):
+    """A set of ranks waits only for ranks of the set, or for finished or dead ones."""
+
+
+class Mismatch(LaunchError):
+    """Ranks entered the same collective with another kind, reduction, dtype or size."""
+
+
+class OutOfMemory(LaunchError):
+    """A rank holds more than the run's memory budget allows."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a traceback, without the source text."""
+
+    file: str
+    line: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Told:
+    """An exception as plain data, with what it came from."""
+
+    kind: str
+    text: str  # as Python prints it under a traceback
+    frames: tuple[Frame, ...]
+    before: Told | None = None
+    direct: bool = False  # "the direct cause", not "during handling"
+
+    def render(self) -> str:
+        """The traceback as Python would print it, with this process's source lines."""
+        head = ""
+        if self.before is not None:
+            link = (
+                "The above exception was the direct cause of the following exception:"
+                if self.direct
+                else "During handling of the above exception, another exception occurred:"
+            )
+            head = f"{self.before.render()}\n{link}\n\n"
+        lines = ["Traceback (most recent call last):\n"] if self.frames else []
+        for frame in self.frames:
+            lines.append(f"  {place(frame.file, frame.line)}, in {frame.name}\n")
+            source = linecache.getline(frame.file, frame.line).strip()
+            if source:
+                lines.append(f"    {source}\n")
+        return head + "".join(lines) + self.text
+
+
+def tell(error: BaseException, depth: int = 8) -> Told:
+    """`error` as data, without the frames of the launcher and the recorder."""
+    frames = [
+        Frame(f.filename, f.lineno or 0, f.name)
+        for f in _frames(error.__traceback__)
+        if not _is_ours(f.filename)
+    ]
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return Told(
+        kind=type(error).__name__,
+        text="".join(traceback.format_exception_only(error)),
+        frames=tuple(frames),
+        before=tell(before, depth - 1) if before is not None and depth > 0 else None,
+        direct=error.__cause__ is not None,
+    )
+
+
+def place(file: str, line: int) -> str:
+    """Where something stands, as a learner knows it: a cell by its number, a file by its path."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    names = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    if file in names:
+        return f"cell [{names[file]}], line {line}"
+    return f'File "{file}", line {line}'
+
+
+def _frames(trace: TracebackType | None) -> traceback.StackSummary:
+    return traceback.StackSummary.extract(traceback.walk_tb(trace), lookup_lines=False)
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith((f"{_LABKIT}/runtime/", f"{_LABKIT}\\runtime\\"))

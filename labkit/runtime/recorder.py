@@ -1,0 +1,439 @@
+"""Record what a rank says to the others, without changing what it says.
+
+A recorded process uses `torch.distributed` as it is. Whenever torch has made a process group, a
+`Recorded` group takes its place: a subclass that notes each call and passes it on to the group that
+torch made. What it does not override works through the same backends, unrecorded. So torch's own
+DDP, FSDP, DTensor and pipelines are seen too, from Python and from C++.
+
+Cost: a few tens of microseconds a call. A collective is seen to complete through its future, up to
+5 ms late (the callback needs Python's lock), never later than the end of its wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit.runtime import private, wire
+from labkit.runtime.flops import CountFlops
+from labkit.runtime.page import Page
+from labkit.runtime.private import Work, c10d
+from labkit.trace.events import Group
+from labkit.trace.log import Log, RankRecord
+from labkit.trace.span import write_to
+
+# What the last argument is, where a call has the shape that backends take.
+_LAST = (
+    c10d.AllreduceOptions, c10d.AllreduceCoalescedOptions, c10d.BroadcastOptions,
+    c10d.ReduceOptions, c10d.AllgatherOptions, c10d.ReduceScatterOptions, c10d.AllToAllOptions,
+    c10d.BarrierOptions,
+    int,  # the tag of a message
+)  # fmt: skip
+
+_HIDDEN = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+
+
+# Calls that a backend takes as they are: the group's name for them, and the backend's.
+_BACKEND_NAMES = {
+    "allreduce": "allreduce",
+    "allreduce_coalesced": "allreduce_coalesced",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "allgather": "allgather",
+    "all_gather_single": "_allgather_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "all_to_all_single": "alltoall_base",
+    "barrier": "barrier",
+    "send": "send",
+    "recv": "recv",
+}
+
+
+class Recorder:
+    """The record of this process: a `Log`, and what must be remembered between calls.
+
+    Parameters
+    ----------
+    rank : global rank of this process
+    page : where the launcher can read what the last operation was
+    """
+
+    def __init__(self, rank: int, page: Page | None = None) -> None:
+        self.log = Log(rank)
+        self.page = page
+        self.log.at_step = self._mark_wire
+        self.unfinished: dict[int, RecordedWork] = {}  # issued, and not seen to be waited for
+        self._places: dict[Any, bool] = {}
+
+    def begin(self) -> None:
+        """The group is up: what counts starts here."""
+        self.log.begin()
+        self._mark_wire()
+
+    def finish(self) -> RankRecord:
+        self._mark_wire()
+        return self.log.finish()
+
+    def _mark_wire(self) -> None:
+        counted = wire.counters()
+        if counted is not None:
+            self.log.mark("wire", "sent", counted[0])
+            self.log.mark("wire", "received", counted[1])
+
+    def where(self) -> str | None:
+        """The learner's line: the innermost frame outside torch and this package."""
+        frame = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            hidden = self._places.get(code)
+            if hidden is None:
+                hidden = code.co_filename.startswith((*_HIDDEN, "<frozen"))
+                self._places[code] = hidden
+            if not hidden:
+                return f"{code.co_filename}:{frame.f_lineno}"
+            frame = frame.f_back  # type: ignore[assignment]
+        return None
+
+    def group(self, made: dist.ProcessGroup, ranks: list[int]) -> Recorded:
+        """The recorded group that takes the place of `made`."""
+        return Recorded(made, ranks, self)
+
+    @contextlib.contextmanager
+    def adopt(self) -> Iterator[None]:
+        """Record the groups that are there already; afterwards they stand where they stood."""
+        there = private.groups()
+        for made, ranks in there:
+            private.put_in_place(made, self.group(made, ranks))
+        try:
+            yield
+        finally:
+            for recorded, _ in private.groups():
+                if isinstance(recorded, Recorded):
+                    private.put_in_place(recorded, recorded.real)
+
+    def around_backward(self, run: Callable[[], None], roots: list[torch.Tensor]) -> None:
+        """Run a backward; what it then waits for inside C++ (torch's DDP) becomes a join."""
+        log = self.log
+        computed: list[Any] = []
+        ready = lambda: computed.append(log.stamp())  # noqa: E731
+        hooks = [
+            t.register_hook(lambda _: private.after_backward(ready))
+            for t in roots[:1]
+            if t.requires_grad
+        ]
+        try:
+            run()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        waited = [op for op, work in self.unfinished.items() if work.future_taken]
+        if computed and waited:
+            log.event("join", "join", computed[0], log.stamp(), op=waited[-1], ops=tuple(waited))
+            for op in waited:
+                del self.unfinished[op]
+
+
+class RecordedWork(Work):
+    """The handle of a recorded operation: forwards everything, and notes waits."""
+
+    def __init__(self, inner: Any, op: int, name: str, recorder: Recorder, fields: dict[str, Any]):
+        super().__init__()
+        self.inner = inner
+        self.op = op
+        self.name = name
+        self.recorder = recorder
+        self.fields = fields
+        self.future_taken = False
+        self.settle: Callable[[dict[str, Any], int], None] | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        log = self.recorder.log
+        where = self.recorder.where()
+        start = log.stamp()
+        try:
+            if timeout is None or timeout.total_seconds() <= 0:
+                return bool(self.inner.wait())
+            return bool(self.inner.wait(timeout))
+        finally:
+            group, seq = self.fields["group"], self.fields["seq"]
+            log.event(
+                "wait", self.name, start, log.stamp(), op=self.op, group=group, seq=seq, where=where
+            )
+            self.recorder.unfinished.pop(self.op, None)
+            if self.settle is not None:
+                with contextlib.suppress(RuntimeError):
+                    self.settle(self.fields, self.inner._source_rank())
+                self.settle = None
+
+    def get_future(self) -> Any:
+        self.future_taken = True
+        return self.inner.get_future()
+
+    def is_completed(self) -> bool:
+        return bool(self.inner.is_completed())
+
+    def is_success(self) -> bool:
+        return bool(self.inner.is_success())
+
+    def exception(self) -> Any:
+        return self.inner.exception()
+
+    def synchronize(self) -> None:
+        self.inner.synchronize()
+
+    def result(self) -> Any:
+        return self.inner.result()
+
+    def source_rank(self) -> int:
+        return int(self.inner.source_rank())
+
+    def _source_rank(self) -> int:
+        return int(self.inner._source_rank())
+
+    def block_current_stream(self) -> None:
+        self.inner.block_current_stream()
+
+    def get_future_result(self) -> Any:
+        return self.inner.get_future_result()
+
+
+class Recorded(dist.ProcessGroup):
+    """A process group that notes each call and passes it to the group in whose place it stands.
+
+    Methods are named as torch names them, old names too: C++ looks some of them up.
+    """
+
+    def __init__(self, real: dist.ProcessGroup, ranks: list[int], recorder: Recorder) -> None:
+        super().__init__(real.rank(), real.size())  # type: ignore[call-arg]
+        private.copy_backends(real, self)
+        self.real = real
+        self.ranks = ranks
+        self.recorder = recorder
+        name, words = real.group_name, real.group_desc
+        self._backends = private.backends(real)
+        # Where a barrier goes: the group's backend, if it has but one.
+        self._only_device = (
+            next(iter(self._backends)) if len({*self._backends.values()}) == 1 else ""
+        )
+        self.index = recorder.log.group(Group(name, _description(name, words), tuple(ranks)))
+        self._sequence = 0
+        self._messages: dict[tuple[int, int, int], int] = defaultdict(int)
+
+    def get_group_store(self) -> Any:
+        return self.real.get_group_store()
+
+    # Collectives. The first argument that holds this rank's own data is the payload.
+
+    def allreduce(self, *a: Any, **k: Any) -> Any:
+        return self._collective("all_reduce", "allreduce", a, k, _arg(a, k, 0, "tensors", "tensor"))
+
+    def allreduce_coalesced(self, *a: Any, **k: Any) -> Any:
+        return self._collective("all_reduce", "allreduce_coalesced", a, k, _arg(a, k, 0, "tensors"))
+
+    def broadcast(self, *a: Any, **k: Any) -> Any:
+        return self._collective("broadcast", "broadcast", a, k, _arg(a, k, 0, "tensors", "tensor"))
+
+    def reduce(self, *a: Any, **k: Any) -> Any:
+        return self._collective("reduce", "reduce", a, k, _arg(a, k, 0, "tensors", "tensor"))
+
+    def allgather(self, *a: Any, **k: Any) -> Any:
+        return self._collective("all_gather", "allgather", a, k, _input(a, k))
+
+    def allgather_coalesced(self, *a: Any, **k: Any) -> Any:
+        return self._collective("all_gather", "allgather_coalesced", a, k, _input(a, k))
+
+    def all_gather_single(self, *a: Any, **k: Any) -> Any:
+        return self._collective("all_gather", "all_gather_single", a, k, _input(a, k))
+
+    def all_gather_single_coalesced(self, *a: Any, **k: Any) -> Any:
+        return self._collective("all_gather", "all_gather_single_coalesced", a, k, _input(a, k))
+
+    def gather(self, *a: Any, **k: Any) -> Any:
+        return self._collective("gather", "gather", a, k, _input(a, k))
+
+    def scatter(self, *a: Any, **k: Any) -> Any:
+        data = _input(a, k)
+        received = _arg(a, k, 0, "output_tensors", "output_tensor")
+        return self._collective("scatter", "scatter", a, k, data if _tensors(data) else received)
+
+    def reduce_scatter(self, *a: Any, **k: Any) -> Any:
+        return self._collective("reduce_scatter", "reduce_scatter", a, k, _input(a, k))
+
+    def reduce_scatter_single(self, *a: Any, **k: Any) -> Any:
+        return self._collective("reduce_scatter", "reduce_scatter_single", a, k, _input(a, k))
+
+    def reduce_scatter_single_coalesced(self, *a: Any, **k: Any) -> Any:
+        name = "reduce_scatter_single_coalesced"
+        return self._collective("reduce_scatter", name, a, k, _input(a, k))
+
+    def alltoall(self, *a: Any, **k: Any) -> Any:
+        return self._collective("all_to_all", "alltoall", a, k, _input(a, k))
+
+    def all_to_all_single(self, *a: Any, **k: Any) -> Any:
+        return self._collective("all_to_all", "all_to_all_single", a, k, _input(a, k))
+
+    def barrier(self, *a: Any, **k: Any) -> Any:
+        if not a and "opts" in k:
+            a, k = (k["opts"],), {}
+        return self._collective("barrier", "barrier", a, k, ())
+
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # Messages. `peer` comes as a rank of this group.
+
+    def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Any:
+        return self._message("send", "send", (tensors, peer, tag), tensors, self.ranks[peer], tag)
+
+    def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Any:
+        return self._message("recv", "recv", (tensors, peer, tag), tensors, self.ranks[peer], tag)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Any:
+        return self._message("recv", "recv_anysource", (tensors, tag), tensors, -1, tag)
+
+    def _collective(self, name: str, method: str, args: Any, kwargs: Any, payload: Any) -> Any:
+        seq, self._sequence = self._sequence, self._sequence + 1
+        fields: dict[str, Any] = {"group": self.index, "seq": seq}
+        options = args[-1] if args else None
+        root = getattr(options, "rootRank", None)
+        if root is not None and name in ("broadcast", "reduce", "gather", "scatter"):
+            fields["peer"] = self.ranks[root]
+        if name in ("all_reduce", "reduce", "reduce_scatter"):
+            fields["reduction"] = _reduction(getattr(options, "reduceOp", options))
+        return self._pass_on("collective", name, method, args, kwargs, payload, fields)
+
+    def _message(self, kind: str, method: str, args: Any, tensors: Any, peer: int, tag: int) -> Any:
+        me = self.recorder.log.rank
+        fields: dict[str, Any] = {"group": self.index, "tag": tag, "peer": peer, "seq": -1}
+        if peer >= 0:
+            ends = (me, peer) if kind == "send" else (peer, me)
+            fields["seq"] = self._count(*ends, tag)
+        work = self._pass_on(kind, kind, method, args, {}, tensors, fields)
+        if peer < 0 and work is not None:  # which message it is turns out when it has arrived
+            work.settle = self._settle
+        return work
+
+    def _settle(self, fields: dict[str, Any], source: int) -> None:
+        fields["peer"] = self.ranks[source]
+        fields["seq"] = self._count(fields["peer"], self.recorder.log.rank, fields["tag"])
+
+    def _count(self, source: int, target: int, tag: int) -> int:
+        key = (source, target, tag)
+        self._messages[key] += 1
+        return self._messages[key] - 1
+
+    def _pass_on(
+        self, kind: str, name: str, method: str, args: Any, kwargs: Any, payload: Any,
+        fields: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        recorder = self.recorder
+        log = recorder.log
+        start = log.stamp()
+        op = log.next_operation()
+        tensors = _tensors(payload)
+        fields["op"] = op
+        fields["count"] = sum(t.numel() for t in tensors)
+        fields["bytes"] = sum(t.numel() * t.element_size() for t in tensors)
+        fields["dtype"] = str(tensors[0].dtype)[6:] if tensors else None
+        fields["where"] = where = recorder.where()
+        if recorder.page is not None:
+            recorder.page.write(_sentence(name, fields, where))
+        work = self._call(method, args, kwargs, tensors)
+        noted = log.event(kind, name, start, log.stamp(), **fields)
+        if work is None:  # inside torch's coalescing: the handle comes at the end of the block
+            return None
+        if getattr(args[-1] if args else None, "asyncOp", True):
+            # Who asked for a synchronous call waits next, and that wait tells when it was complete.
+            # gloo's messages and its reduce-scatter have no future: their wait tells, too.
+            with contextlib.suppress(RuntimeError):
+                work.get_future().then(lambda _: log.complete(op))
+        recorded = RecordedWork(work, op, name, recorder, noted)
+        recorder.unfinished[op] = recorded
+        return recorded
+
+    def _call(self, method: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
+        # Straight to the backend, where torch's own dispatch would end up: through the dispatcher
+        # a call costs 100 µs more. A call of another shape is left to the group that torch made.
+        name = _BACKEND_NAMES.get(method)
+        if name and not kwargs and args and isinstance(args[-1], _LAST):
+            device = tensors[0].device.type if tensors else self._only_device
+            backend = self._backends.get(device)
+            if backend is not None:
+                return getattr(backend, name)(*args)
+        return getattr(self.real, method)(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def recording(rank: int, page: Page | None = None) -> Iterator[Recorder]:
+    """Record this process: groups that torch makes from here on, spans, FLOPs.
+
+    Parameters
+    ----------
+    rank : its global rank
+    page : where to write the last operation for the launcher
+    """
+    recorder = Recorder(rank, page)
+    before = write_to(recorder.log)
+    try:
+        with (
+            private.new_groups_by(recorder.group),
+            private.wrap_backward(recorder.around_backward),
+            private.coalesced_batches(lambda group: isinstance(group, Recorded)),
+            CountFlops(recorder.log),
+        ):
+            yield recorder
+    finally:
+        write_to(before)
+
+
+def _arg(args: Any, kwargs: Any, index: int, *names: str) -> Any:
+    if len(args) > index:
+        return args[index]
+    return next((kwargs[n] for n in names if n in kwargs), ())
+
+
+def _input(args: Any, kwargs: Any) -> Any:
+    return _arg(args, kwargs, 1, "input_tensors", "input_tensor", "input", "inputs", "input_list")
+
+
+def _tensors(payload: Any) -> list[torch.Tensor]:
+    if isinstance(payload, torch.Tensor):
+        return [payload]
+    if len(payload) == 1 and isinstance(payload[0], torch.Tensor):
+        return payload  # type: ignore[no-any-return]
+    return [t for item in payload for t in _tensors(item)]
+
+
+def _reduction(op: Any) -> str | None:
+    kind = getattr(op, "op", op)
+    return getattr(kind, "name", None)
+
+
+def _description(name: str, words: str) -> str:
+    if words in ("default_pg", "", "undefined"):
+        return "default" if words == "default_pg" else name
+    return words.removeprefix("mesh_")
+
+
+def _sentence(name: str, fields: dict[str, Any], where: str | None) -> str:
+    """An operation in words, for the launcher: the place last, behind an @."""
+    if "tag" in fields:
+        what = f"{name} {'to' if name == 'send' else 'from'} rank {fields['peer']}"
+    else:
+        what = f"{name} #{fields['seq']}"
+        if fields.get("reduction"):
+            what += f" ({fields['reduction']})"
+    if fields["count"]:
+        what += f" of {fields['count']} {fields['dtype']}"
+    return f"{what} @{where}" if where else what

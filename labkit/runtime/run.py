@@ -1,0 +1,442 @@
+"""A run: its ranks while they live, and what is left of them afterwards.
+
+A thread of its own follows the ranks (what they print, how they end) and decides how the run ends;
+the cell's thread prints and waits. So an interrupt takes effect at once, `wait=False` needs nothing
+more, and a widget may look at a `Run` from another thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from labkit.runtime import page, travel
+from labkit.runtime.failures import LaunchError, RankFailed, TimedOut, place
+from labkit.runtime.start import Ended, Printed, Ranks
+from labkit.runtime.worker import Outcome
+from labkit.trace import About, Trace
+from labkit.trace.log import RankRecord, merge
+
+_STRAGGLERS = 0.3  # seconds in which an earlier failure may still be told
+_PRINTED = 200_000  # characters of a rank that reach the cell; all of it is in Run.output
+
+# Errors that only say that another rank has gone.
+_SECONDARY = re.compile(
+    r"closed by peer|reset by peer|broken pipe|timed out|timeout|connection refused|"
+    r"aborted operation|socket closed|remote process",
+    re.IGNORECASE,
+)
+
+
+class Run:
+    """What `labkit.launch` returns.
+
+    Attributes
+    ----------
+    ranks : number of ranks
+    backend : "gloo", "nccl", …
+    pids : process numbers by rank
+    seconds : how long it took, once it has ended
+    """
+
+    def __init__(
+        self, processes: Ranks, folder: Path, ranks: int, backend: str, timeout: float, trace: bool
+    ) -> None:
+        self.ranks = ranks
+        self.backend = backend
+        self.pids = tuple(processes.pids)
+        self.seconds: float | None = None
+        self._processes = processes
+        self._folder = folder
+        self._timeout = timeout
+        self._traced = trace
+        self._began = time.monotonic()
+        self._lock = threading.RLock()
+        self._lines: list[list[str]] = [[] for _ in range(ranks)]
+        self._to_print: queue.Queue[tuple[int, str] | None] = queue.Queue()
+        self._ended: dict[int, Ended] = {}
+        self._killed: set[int] = set()  # ranks that were ended on purpose, by us
+        self._stopped = False
+        self._outcomes: dict[int, Outcome] = {}
+        self._failure: LaunchError | None = None
+        self._done = threading.Event()
+        threading.Thread(target=self._follow, name="labkit run", daemon=True).start()
+
+    def __repr__(self) -> str:
+        return f"Run(ranks={self.ranks}, {self.backend}, {self.state})"
+
+    @property
+    def state(self) -> str:
+        """How it stands: running, finished, failed or stopped."""
+        if not self._done.is_set():
+            return "running"
+        if self._stopped:
+            return "stopped"
+        return "failed" if self._failure else "finished"
+
+    # While it runs
+
+    def poll(self) -> bool:
+        """Whether the run has ended."""
+        return self._done.is_set()
+
+    def wait(self) -> Run:
+        """Print what the ranks print until the run has ended.
+
+        Raises
+        ------
+        RankFailed, TimedOut, Deadlock, Mismatch, OutOfMemory : how the run failed
+        KeyboardInterrupt : the cell was interrupted; all ranks are gone by then
+        """
+        printed = [0] * self.ranks
+        try:
+            while (item := self._next_line()) is not None:
+                rank, line = item
+                before = printed[rank]
+                printed[rank] += len(line) + 1
+                if printed[rank] <= _PRINTED:
+                    sys.stdout.write(f"[rank {rank}] {line}\n")
+                elif before <= _PRINTED:
+                    sys.stdout.write(f"[rank {rank}] … more in run.output[{rank}]\n")
+            self._done.wait()
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def stop(self) -> None:
+        """End all ranks now."""
+        with self._lock:
+            if not self._done.is_set():
+                self._stopped = True
+                self._end(list(range(self.ranks)))
+        self._done.wait(5)
+
+    def kill(self, rank: int) -> None:
+        """End one rank (SIGKILL), as a failing machine would.
+
+        Raises
+        ------
+        ValueError : there is no such rank
+        """
+        if not 0 <= rank < self.ranks:
+            raise ValueError(f"rank {rank}: this run has ranks 0 to {self.ranks - 1}")
+        self._processes.kill([rank])
+
+    # Afterwards
+
+    @property
+    def results(self) -> list[Any]:
+        """What the function returned, by rank (waits for the end).
+
+        Raises
+        ------
+        RankFailed … : as `wait`
+        """
+        self._need_end()
+        return self._results
+
+    @cached_property
+    def _results(self) -> list[Any]:
+        return [travel.unpack(self._outcomes[r].result or b"") for r in range(self.ranks)]
+
+    @property
+    def output(self) -> list[str]:
+        """What each rank has printed so far, by rank."""
+        with self._lock:
+            return ["".join(f"{line}\n" for line in lines) for lines in self._lines]
+
+    @property
+    def trace(self) -> Trace:
+        """What the ranks did (waits for the end). Ranks that died left nothing.
+
+        Raises
+        ------
+        ValueError : the run was launched with ``trace=False``
+        """
+        if not self._traced:
+            raise ValueError("this run was not recorded: launch it with trace=True")
+        self._done.wait()
+        return self._trace
+
+    @cached_property
+    def _trace(self) -> Trace:
+        records = [o.record for o in self._outcomes.values() if o.record is not None]
+        return merge(records, about_run(self.ranks, self.backend))
+
+    def timeline(self, **options: Any) -> Any:
+        """Draw what the ranks did (`labkit.widgets.Timeline`)."""
+        return self.trace.timeline(**options)
+
+    def _need_end(self) -> None:
+        if not self._done.is_set() or self._failure is not None:
+            self.wait()
+        if self._stopped:
+            raise RuntimeError("this run was stopped: its ranks left no results")
+
+    def _next_line(self) -> tuple[int, str] | None:
+        while True:
+            try:
+                return self._to_print.get(timeout=0.1)  # wakes up for an interrupt on Windows too
+            except queue.Empty:
+                if self._done.is_set() and self._to_print.empty():
+                    return None
+
+    # The following thread
+
+    def _follow(self) -> None:
+        try:
+            failed_at = None
+            deadline = self._began + self._timeout
+            while len(self._ended) < self.ranks:
+                now = time.monotonic()
+                if failed_at is None and self._has_failed():
+                    failed_at = now
+                if failed_at is not None and now >= failed_at + _STRAGGLERS:
+                    self._end([r for r in range(self.ranks) if r not in self._ended])
+                    deadline = failed_at = float("inf")
+                if now >= deadline:
+                    self._failure = self._timed_out()
+                    self._end([r for r in range(self.ranks) if r not in self._ended])
+                    deadline = failed_at = float("inf")
+                self._take(min(0.05 if failed_at else 0.25, max(0.0, deadline - now)))
+            self._processes.drained(0.5)
+            while not self._processes.happenings.empty():
+                self._take(0)
+            self._collect()
+            if self._failure is None and not self._stopped:
+                self._failure = self._first_failure()
+            if self._failure is not None:
+                self._failure.run = self
+        except Exception as error:  # the follower must never leave a cell waiting
+            self._failure = LaunchError(f"labkit lost track of this run: {error!r}")
+        finally:
+            self.seconds = time.monotonic() - self._began
+            self._processes.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._to_print.put(None)
+            self._done.set()
+
+    def _take(self, timeout: float) -> None:
+        try:
+            happening = self._processes.happenings.get(timeout=timeout)
+        except queue.Empty:
+            return
+        if isinstance(happening, Printed):
+            with self._lock:
+                self._lines[happening.rank].append(happening.line)
+            self._to_print.put((happening.rank, happening.line))
+        else:
+            self._ended[happening.rank] = happening
+
+    def _has_failed(self) -> bool:
+        self._collect()
+        return any(o.error for o in self._outcomes.values()) or any(
+            rank not in self._outcomes for rank in self._ended
+        )
+
+    def _collect(self) -> None:
+        for rank in range(self.ranks):
+            if rank in self._outcomes:
+                continue
+            path = self._folder / f"rank-{rank}.outcome"
+            if path.exists():
+                self._outcomes[rank] = pickle.loads(path.read_bytes())
+
+    def _end(self, ranks: list[int]) -> None:
+        self._killed.update(ranks)
+        self._processes.kill(ranks)
+
+    def _first_failure(self) -> LaunchError | None:
+        """The failure that the others follow from: see `_SECONDARY`; then by the ranks' stamps."""
+        candidates: list[tuple[bool, int, int]] = []
+        for rank in range(self.ranks):
+            outcome = self._outcomes.get(rank)
+            if outcome is None and rank not in self._killed and rank in self._ended:
+                candidates.append((False, self._ended[rank].stamp, rank))
+            elif outcome is not None and outcome.error is not None:
+                secondary = bool(_SECONDARY.search(outcome.error.text))
+                candidates.append((secondary, outcome.stamp, rank))
+        if not candidates:
+            missing = [r for r in range(self.ranks) if r not in self._outcomes]
+            return RankFailed(f"rank {missing[0]} left no result", missing[0]) if missing else None
+        _, _, rank = min(candidates)
+        outcome = self._outcomes.get(rank)
+        return self._raised(rank, outcome) if outcome else self._died(rank)
+
+    def _raised(self, rank: int, outcome: Outcome) -> RankFailed:
+        assert outcome.error is not None
+        told = outcome.error.render()
+        stage = {
+            "unpack": " while it took its function and arguments apart",
+            "join": " while it joined the group",
+            "result": " when it handed back its result",
+        }.get(outcome.stage, "")
+        message = f"rank {rank} failed{stage}"
+        early = [
+            r for r, o in self._outcomes.items() if o.error is None and o.stamp < outcome.stamp
+        ]
+        if early and _SECONDARY.search(outcome.error.text):
+            who = _list_ranks(early)
+            message += f" ({who} had finished by then, and could not take part any more)"
+        return RankFailed(f"{message}\n\n{told.rstrip()}", rank, told)
+
+    def _died(self, rank: int) -> RankFailed:
+        code = self._ended[rank].code
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                how = f"was killed by {signal.Signals(-code).name}"
+            what = {-9: " (by hand, or because memory ran out)", -6: " (an abort inside C++)"}
+            message = f"rank {rank} {how}{what.get(code, '')}"
+        else:
+            message = f"rank {rank} ended its process with exit code {code} before it had a result"
+        lines = [f"  rank {r}: {text}" for r, text in self._last_operations().items()]
+        if lines:
+            message += "\nlast operation of each rank:\n" + "\n".join(lines)
+        said = self._lines[rank][-5:]
+        if said:
+            message += f"\nlast lines of rank {rank}:\n" + "\n".join(f"  {s}" for s in said)
+        return RankFailed(message, rank)
+
+    def _timed_out(self) -> TimedOut:
+        doing = self._stacks()
+        lines = []
+        for rank in range(self.ranks):
+            if rank in self._outcomes:
+                lines.append(f"  rank {rank}: finished")
+            elif rank in self._ended:
+                lines.append(f"  rank {rank}: dead")
+            else:
+                lines.append(f"  rank {rank}: {doing.get(rank, 'running')}")
+        last = [f"  rank {r}: {text}" for r, text in self._last_operations().items()]
+        message = (
+            f"the run took longer than timeout={self._timeout:g} s. What each rank was doing:\n"
+        )
+        message += "\n".join(lines)
+        if last:
+            message += "\nlast operation of each rank:\n" + "\n".join(last)
+        return TimedOut(message)
+
+    def _last_operations(self) -> dict[int, str]:
+        texts = {r: page.read(self._folder / f"rank-{r}.page") for r in range(self.ranks)}
+        return {r: _with_places(text) for r, text in texts.items() if text}
+
+    def _stacks(self) -> dict[int, str]:
+        """Where each live rank is: a word for what it is in, and the learner's own line."""
+        alive = [r for r in range(self.ranks) if r not in self._ended]
+        if hasattr(signal, "SIGUSR1"):
+            for rank in alive:
+                with contextlib.suppress(OSError):
+                    os.kill(self.pids[rank], signal.SIGUSR1)
+        paths = {r: self._folder / f"rank-{r}.stack" for r in alive}
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until and not all(_is_whole(p) for p in paths.values()):
+            time.sleep(0.01)
+        found = {}
+        for rank, path in paths.items():
+            with contextlib.suppress(OSError):
+                thread = path.with_suffix(".thread").read_text()
+                found[rank] = _describe_stack(path.read_text(), thread)
+        return {r: text for r, text in found.items() if text}
+
+
+class Finished(Run):
+    """A run that ended before it was handed over: that of torchrun's world, seen by one rank."""
+
+    def __init__(
+        self,
+        ranks: int,
+        backend: str,
+        results: list[bytes],
+        records: list[RankRecord],
+        about: About,
+        seconds: float,
+    ) -> None:
+        self.ranks = ranks
+        self.backend = backend
+        self.pids = ()
+        self.seconds = seconds
+        self._traced = bool(records)
+        self._stopped = False
+        self._failure = None
+        self._lock = threading.RLock()
+        self._lines = [[] for _ in range(ranks)]  # torchrun prints what ranks print
+        self._done = threading.Event()
+        self._done.set()
+        self._outcomes = {
+            r: Outcome(0, results[r], record=next((x for x in records if x.rank == r), None))
+            for r in range(ranks)
+        }
+
+    def wait(self) -> Run:
+        return self
+
+    def stop(self) -> None:
+        """It has ended."""
+
+    def kill(self, rank: int) -> None:
+        raise RuntimeError("this run has ended, and its ranks belong to torchrun")
+
+
+def about_run(ranks: int, backend: str) -> About:
+    """What is to be said of a recorded run on this machine."""
+    return About(ranks=ranks, clock="measured", error=0.0, cores=cores(), backend=backend)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+_STACK_LINE = re.compile(r'File "(.+)", line (\d+) in (.+)')
+
+
+def _describe_stack(text: str, thread: str) -> str:
+    """What the main thread of a faulthandler dump is doing, innermost frame first."""
+    blocks = re.split(r"\n(?=Thread|Current thread)", text)
+    block = next((b for b in blocks if re.match(rf"\S*\s*(thread )?0x0*{thread}\b", b, re.I)), None)
+    frames = _STACK_LINE.findall(block or blocks[0])
+    inside = ""
+    for file, line, name in frames:
+        if "/torch/distributed/" in file and not name.startswith("wrapper"):
+            inside = name
+        elif "/labkit/runtime/" in file and "recorder" in file:
+            continue
+        elif "/site-packages/torch/" not in file and "/labkit/runtime/" not in file:
+            where = place(file, int(line))
+            return f"in {inside}, called at {where}" if inside else f"running at {where} ({name})"
+    return f"in {inside}" if inside else ""
+
+
+def _with_places(text: str) -> str:
+    return re.sub(r"@(.+):(\d+)$", lambda m: "at " + place(m[1], int(m[2])), text)
+
+
+def _list_ranks(ranks: list[int]) -> str:
+    words = ", ".join(map(str, ranks))
+    return f"rank {words}" if len(ranks) == 1 else f"ranks {words}"

@@ -1,0 +1,203 @@
+"""What goes to the ranks and comes back: functions, arguments and results as bytes.
+
+A function of a notebook cell has no file that a rank could import, so it travels by value
+(cloudpickle), with the globals that it uses. A function of a module travels by name, and the rank
+imports the module afresh. What cannot travel is named before any rank starts.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import inspect
+import io
+import pickle
+import pickletools
+import sys
+import sysconfig
+import threading
+import warnings
+from collections import ChainMap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, ClassVar
+
+import cloudpickle
+
+# module file -> (its spec, which a reload replaces; mtime in ns and size when it was first seen)
+_stamps: dict[str, tuple[Any, tuple[int, int]]] = {}
+
+
+def _reduce_code(code: CodeType) -> tuple[Any, ...]:
+    # cloudpickle forgets where code was written; a traceback, and whoever waits, must tell it.
+    make, parts = cloudpickle.cloudpickle._code_reduce(code)
+    return make, tuple(code.co_filename if p == "<dynamic-code>" else p for p in parts)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    dispatch_table: ClassVar[Any] = ChainMap(
+        {CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
+    )
+
+
+def _dumps(value: Any) -> bytes:
+    with io.BytesIO() as file:
+        _Pickler(file).dump(value)
+        return file.getvalue()
+
+
+def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """`fn` and `args` as bytes.
+
+    Raises
+    ------
+    TypeError : the function or an argument cannot travel; says which, and what to do
+    """
+    if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+        raise TypeError(f"{_name(fn)} is an async function: ranks run plain functions")
+    try:
+        with _by_value_if_ranks_cannot_import(sys.modules.get(getattr(fn, "__module__", ""))):
+            data = _dumps((fn, args))
+    except Exception as error:
+        raise TypeError(_blame(fn, args, error)) from error
+    _warn_of_changed_modules(data)
+    return data
+
+
+def pack_result(value: Any) -> bytes:
+    """What a rank's function returned, as bytes.
+
+    Raises
+    ------
+    TypeError : it cannot leave the process
+    """
+    try:
+        return _dumps(value)
+    except Exception as error:
+        raise TypeError(
+            f"the function returned {_describe(value)}, which cannot leave its rank: {error}. "
+            "Return numbers, strings, tensors, or containers of them."
+        ) from error
+
+
+def unpack(data: bytes) -> Any:
+    """The inverse of `pack` and `pack_result`, for bytes that this user's own processes made."""
+    return pickle.loads(data)
+
+
+@contextmanager
+def _by_value_if_ranks_cannot_import(module: ModuleType | None) -> Iterator[None]:
+    """Let a module's functions travel by value where sys.path would not lead a rank to it."""
+    name = module.__name__ if module is not None else "__main__"
+    top = name.partition(".")[0]
+    if name == "__main__" or module is None or _is_found(top):
+        yield
+        return
+    with _registry:
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+_registry = threading.RLock()  # cloudpickle's list is shared by all threads
+
+
+def _is_found(top: str) -> bool:
+    if top in sys.builtin_module_names:
+        return True
+    return importlib.machinery.PathFinder.find_spec(top) is not None
+
+
+def _blame(fn: Callable[..., Any], args: tuple[Any, ...], error: Exception) -> str:
+    for i, arg in enumerate(args):
+        try:
+            _dumps(arg)
+        except Exception as reason:
+            return (
+                f"argument {i + 1} of {_name(fn)}, {_describe(arg)}, cannot be sent to the ranks: "
+                f"{reason}. Make it inside the function, or send what it is made from."
+            )
+    try:
+        _dumps(fn)
+    except Exception as reason:
+        used = inspect.getclosurevars(fn) if inspect.isfunction(fn) else None
+        outer = {**used.globals, **used.nonlocals} if used else {}
+        for name, value in outer.items():
+            try:
+                _dumps(value)
+            except Exception as inner:
+                return (
+                    f"{_name(fn)} uses {name!r}, {_describe(value)}, which cannot be sent to the "
+                    f"ranks: {inner}. Make it inside the function."
+                )
+        return f"the function {_name(fn)} cannot be sent to the ranks: {reason}"
+    return f"{_name(fn)} and its arguments cannot be sent to the ranks together: {error}"
+
+
+def _name(fn: Any) -> str:
+    return str(getattr(fn, "__name__", None) or repr(fn))
+
+
+def _describe(value: Any) -> str:
+    kind = type(value).__name__
+    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _warn_of_changed_modules(data: bytes) -> None:
+    """Warn where ranks will run a newer file than the kernel has in memory."""
+    for module in _modules_named_in(data):
+        file = getattr(module, "__file__", None)
+        if not file or not file.endswith(".py") or _is_installed(file):
+            continue
+        try:
+            stat = Path(file).stat()
+        except OSError:
+            continue
+        now = (stat.st_mtime_ns, stat.st_size)
+        spec, known = _stamps.get(file, (None, now))
+        fresh = spec is not module.__spec__
+        _stamps[file] = (module.__spec__, now)
+        if not _is_what_was_imported(file, now) if fresh else known != now:
+            warnings.warn(
+                f"{file} has changed since this process imported it: the ranks run the file as it "
+                f"is now, this process the old one. importlib.reload({module.__name__}) reads it.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+def _modules_named_in(data: bytes) -> list[ModuleType]:
+    names: dict[str, None] = {}
+    recent: list[str] = []
+    for code, value, _ in pickletools.genops(io.BytesIO(data)):
+        if code.name == "GLOBAL":
+            names[str(value).split(" ")[0]] = None
+        elif code.name in ("SHORT_BINUNICODE", "BINUNICODE", "UNICODE"):
+            recent.append(str(value))
+        elif code.name == "STACK_GLOBAL":
+            names.update(dict.fromkeys(recent[-8:]))
+    return [sys.modules[n] for n in names if n in sys.modules and n != "__main__"]
+
+
+def _is_installed(file: str) -> bool:
+    roots = {sysconfig.get_path(k) for k in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return any(file.startswith(root) for root in roots if root)
+
+
+def _is_what_was_imported(file: str, now: tuple[int, int]) -> bool:
+    """Whether the cached bytecode, written at import, names this state of the file."""
+    if sys.dont_write_bytecode:
+        return True  # nothing known: do not alarm
+    try:
+        header = Path(importlib.util.cache_from_source(file)).read_bytes()[:16]
+    except (OSError, NotImplementedError, ValueError):
+        return True
+    if len(header) < 16 or header[4:8] != b"\0\0\0\0":
+        return True
+    seconds = int.from_bytes(header[8:12], "little")
+    size = int.from_bytes(header[12:16], "little")
+    return (seconds, size) == (int(now[0] // 10**9) & 0xFFFFFFFF, now[1] & 0xFFFFFFFF)

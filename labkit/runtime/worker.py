@@ -1,0 +1,221 @@
+"""What a rank does with its life: take the job, join the group, run the function, say how it went.
+
+The job lies in the run's private folder (`job`); how it went is put beside it (`rank-2.outcome`),
+written whole or not at all. Only the learner's own output goes through the pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from labkit.runtime import travel
+from labkit.runtime.failures import Told, tell
+from labkit.trace.log import RankRecord
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every rank of a run is told."""
+
+    ranks: int
+    backend: str
+    threads: int
+    seed: int
+    timeout: float  # seconds
+    trace: bool
+    payload: bytes  # the function and its arguments, see `travel.pack`
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a rank ended. One of `result` and `error` is set."""
+
+    stamp: int  # perf_counter_ns
+    result: bytes | None = None
+    error: Told | None = None
+    stage: str = "run"  # where the error was: "unpack", "join" (the group), "run", "result"
+    record: RankRecord | None = None
+
+
+def rank_process(message: dict[str, Any], rank: int) -> int:
+    """The whole life of a rank in a process of its own; returns its exit code.
+
+    Parameters
+    ----------
+    message : folder, env, cwd and path of the launcher
+    rank : this process's number
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt reaches the kernel, which decides
+    os.environ.clear()
+    os.environ.update(message["env"])
+    with contextlib.suppress(OSError):
+        os.chdir(message["cwd"])
+    sys.path[:] = message["path"]
+    sys.argv[:] = [""]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    for name, fd in (("stdout", 1), ("stderr", 2)):  # descriptors 1 and 2 are the launcher's pipe
+        stream = open(fd, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+    folder = Path(message["folder"])
+    with (folder / "job").open("rb") as file:
+        job: Job = pickle.load(file)
+    os.environ.update(
+        LABKIT_RANK=str(rank), RANK=str(rank), WORLD_SIZE=str(job.ranks),
+        LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(job.ranks),
+    )  # fmt: skip
+    _dump_stacks_on_request(folder / f"rank-{rank}.stack", job.timeout)
+    outcome = run_job(job, rank, folder)
+    _write(folder / f"rank-{rank}.outcome", outcome)
+    _leave(job, folder)
+    return 0 if outcome.error is None else 1
+
+
+def run_job(job: Job, rank: int, folder: Path) -> Outcome:
+    """Join the group, run the function, and turn whatever happens into an `Outcome`."""
+    import torch.distributed as dist
+
+    from labkit.runtime.page import Page
+    from labkit.runtime.recorder import recording
+
+    stage = "unpack"
+    value: Any = None
+    log = None
+    try:
+        prepare(job.threads, job.seed, rank)
+        fn, args = travel.unpack(job.payload)
+        with contextlib.ExitStack() as stack:
+            if job.trace:
+                page = Page(folder / f"rank-{rank}.page")
+                log = stack.enter_context(recording(rank, page))
+            stage = "join"
+            join(job.backend, dist.FileStore(str(folder / "store"), job.ranks), rank, job)
+            stage = "run"
+            if log is not None:
+                log.begin()
+            value = fn(*args)
+            _wait_for_threads()
+        stage = "result"
+        result = travel.pack_result(value)
+    except BaseException as error:
+        return Outcome(
+            time.perf_counter_ns(), error=tell(error), stage=stage,
+            record=log.finish() if log else None,
+        )  # fmt: skip
+    return Outcome(time.perf_counter_ns(), result, record=log.finish() if log else None)
+
+
+def prepare(threads: int, seed: int, rank: int) -> None:
+    """Threads of this rank, and seeds of its own for Python, NumPy and torch."""
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(threads)
+    words = np.random.SeedSequence([seed, rank]).generate_state(3)
+    random.seed(int(words[0]))
+    np.random.seed(int(words[1]))
+    torch.manual_seed(int(words[2]))
+
+
+def join(backend: str, store: Any, rank: int, job: Job) -> None:
+    """Meet the other ranks. Everyone waits here until all are present."""
+    import torch
+    import torch.distributed as dist
+
+    if backend == "gloo":
+        from labkit.runtime.loopback import interface
+
+        name = interface()
+        if name:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+    device = None
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+        device = torch.device("cuda", rank)
+    # The launcher's clock decides first; torch's own is the second line.
+    timeout = timedelta(seconds=job.timeout + 5)
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=job.ranks, timeout=timeout, device_id=device
+    )
+
+
+def _leave(job: Job, folder: Path) -> None:
+    """Stay until every rank is done, a second at most, then close the connections.
+
+    A rank that left at once would cut off one that still reads its last message.
+    """
+    import torch.distributed as dist
+
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until:
+        if all((folder / f"rank-{r}.outcome").exists() for r in range(job.ranks)):
+            break
+        time.sleep(0.002)
+    with contextlib.suppress(Exception):
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def _wait_for_threads() -> None:
+    """As an interpreter does at its end: threads that are not daemons finish first."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
+def _write(path: Path, outcome: Outcome) -> None:
+    beside = path.with_suffix(".part")
+    beside.write_bytes(pickle.dumps(outcome))
+    beside.replace(path)
+
+
+def _dump_stacks_on_request(path: Path, timeout: float) -> None:
+    """Let the launcher see where this rank is, even when it hangs in C++."""
+    file = path.open("w")
+    path.with_suffix(".thread").write_text(f"{threading.get_ident():x}")
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+    else:  # Windows has no such signal: write shortly before the launcher asks
+        faulthandler.dump_traceback_later(timeout * 0.98, file=file)
+    _kept.append(file)
+
+
+def _end_with(pipe: BinaryIO) -> None:
+    pipe.read()
+    os._exit(1)
+
+
+_kept: list[Any] = []  # files that must stay open as long as the process lives
+
+
+def main(run: Callable[[dict[str, Any], int], int] = rank_process) -> None:
+    """A rank in a fresh interpreter (macOS, Windows): its request comes by standard input.
+
+    The launcher keeps that pipe open: when it closes, the launcher is gone, and so is the rank.
+    """
+    request = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_end_with, args=(sys.stdin.buffer,), daemon=True).start()
+    code = run(request["message"], request["rank"])
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    import importlib
+
+    importlib.import_module("labkit.runtime.worker").main()

@@ -1,0 +1,138 @@
+"""Under torchrun the ranks are there already: `launch` runs the function in this process.
+
+torchrun has set RANK and WORLD_SIZE and watches the processes: many machines are its job. What is
+left to do is the same as in a rank of our own: seeds, threads, a group, the record; and results,
+which every rank gets as bytes through the store.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+from labkit.runtime import travel
+from labkit.runtime.failures import RankFailed, tell
+from labkit.runtime.loopback import interface
+from labkit.runtime.run import Finished, Run, about_run, cores
+from labkit.runtime.worker import prepare
+
+_launches = itertools.count()  # the same on every rank, since all run the same program
+
+
+def run_in_world(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    ranks: int | None,
+    backend: str,
+    threads: int | None,
+    seed: int,
+    timeout: float,
+    trace: bool,
+) -> Run:
+    """Run ``fn(*args)`` as this rank of torchrun's world; see `labkit.launch`.
+
+    Raises
+    ------
+    ValueError : `ranks` is not the size of the world
+    RankFailed : this rank's function raised (torchrun then ends the others), or another's did
+    TimeoutError : not all ranks came, with how many did
+    """
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if ranks is not None and ranks != world:
+        raise ValueError(
+            f"ranks={ranks}, but torchrun has started {world}: leave ranks out, or start torchrun "
+            f"with --nproc-per-node {ranks}"
+        )
+    import torch.distributed as dist
+
+    from labkit.runtime import private
+    from labkit.runtime.recorder import recording
+
+    number = next(_launches)
+    if threads is not None or "OMP_NUM_THREADS" not in os.environ:
+        share = max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world)))
+        prepare(threads or share, seed, rank)
+    else:
+        prepare(int(os.environ["OMP_NUM_THREADS"]), seed, rank)
+    with ExitStack() as stack:
+        recorder = stack.enter_context(recording(rank)) if trace else None
+        if dist.is_initialized():
+            store, chosen = private.default_store(), str(dist.get_backend())
+            if recorder is not None:
+                stack.enter_context(recorder.adopt())
+        else:
+            store, chosen = _join(rank, world, backend, timeout, number)
+            stack.callback(dist.destroy_process_group)
+        exchange = dist.PrefixStore(f"labkit-exchange-{number}", store)
+        if recorder is not None:
+            recorder.begin()
+        began = time.monotonic()
+        try:
+            value = travel.pack_result(fn(*args))
+        except BaseException as error:
+            told = tell(error).render()
+            exchange.set("failed", f"{rank}\n{type(error).__name__}: {error}")
+            raise RankFailed(f"rank {rank} failed: {error!r}\n\n{told}", rank, told) from error
+        record = recorder.finish() if recorder is not None else None
+        results, records = _exchange(exchange, rank, world, value, record, timeout)
+    found = [r for r in records if r is not None]
+    about = about_run(world, chosen)
+    return Finished(world, chosen, results, found, about, time.monotonic() - began)
+
+
+def _join(rank: int, world: int, backend: str, timeout: float, number: int) -> tuple[Any, str]:
+    """A group of all ranks, met at the address that torchrun has set. Everyone waits here."""
+    import torch
+    import torch.distributed as dist
+
+    from labkit.runtime.launch import choose_backend
+
+    local = int(os.environ.get("LOCAL_RANK", rank))
+    chosen = choose_backend(backend, int(os.environ.get("LOCAL_WORLD_SIZE", world)), quiet=rank > 0)
+    if chosen == "nccl":
+        torch.cuda.set_device(local)
+    elif int(os.environ.get("LOCAL_WORLD_SIZE", world)) == world:  # one machine
+        name = interface()
+        if name:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+    wait = timedelta(seconds=timeout)
+    try:
+        store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=wait))
+    except dist.DistStoreError as error:
+        raise TimeoutError(
+            f"rank {rank} waited {timeout:g} s for the other ranks of {world}: {error}. "
+            "RANK and WORLD_SIZE are set: start all ranks, or unset both to let labkit start them."
+        ) from error
+    store.set_timeout(wait)
+    # Keys of an earlier group would be found again under the same names.
+    shared = dist.PrefixStore(f"labkit-{number}", store)
+    dist.init_process_group(chosen, store=shared, rank=rank, world_size=world, timeout=wait)
+    return shared, chosen
+
+
+def _exchange(
+    store: Any, rank: int, world: int, value: bytes, record: Any, timeout: float
+) -> tuple[list[bytes], list[Any]]:
+    """Everyone's results and records, on every rank. Waits for all, or for word of a failure."""
+    store.set(f"result-{rank}", pickle.dumps((value, record)))
+    wanted = [f"result-{r}" for r in range(world)]
+    until = time.monotonic() + timeout
+    while not store.check(wanted):
+        if store.check(["failed"]):
+            who, _, what = store.get("failed").decode().partition("\n")
+            raise RankFailed(f"rank {who} failed: {what}", int(who))
+        if time.monotonic() > until:
+            late = [r for r in range(world) if not store.check([wanted[r]])]
+            raise TimeoutError(f"ranks {late} had no result {timeout:g} s after rank {rank}")
+        time.sleep(0.01)
+    both = [pickle.loads(store.get(key)) for key in wanted]
+    store.add("read", 1)
+    while rank == 0 and store.add("read", 0) < world and time.monotonic() < until:
+        time.sleep(0.01)  # rank 0 may hold the store: it leaves last
+    return [value for value, _ in both], [record for _, record in both]

@@ -2,9 +2,10 @@
 
 One bare dispatch mode sees every operation of torch below autograd, forward and backward, and adds
 torch's own formulas (`torch.utils.flop_counter.flop_registry`) to the log's running count. Only
-matrix products, convolutions and attention have a formula; everything else counts 0, and so do the
-fused LSTM and GRU of the CPU. torch's `FlopCounterMode` is not used: it puts autograd nodes of its
-own around modules, and `torch.autograd.grad`, hence torch's pipelining, breaks under it.
+matrix products, convolutions and attention have a formula. Everything else counts 0, and so do the
+fused LSTM and GRU of the CPU, what `torch.compile` fuses, and what is inside `torch.cond`. torch's
+`FlopCounterMode` is not used: it puts autograd nodes of its own around modules, and
+`torch.autograd.grad`, hence torch's pipelining, breaks under it.
 
 Attention counts in full whether causal or not, as in torch: a kernel that skips the masked half
 does about half the work that is counted. The fused backward counts 5 products (it computes the

@@ -289,11 +289,16 @@ class Trace:
 
     # What is made of a trace stands in rooms of its own; these are the doors.
 
-    def summary(self) -> Any:
-        """Step time, busy, exposed communication and bytes, as a `measures.Summary`."""
+    def summary(self, step: int | None = None) -> Any:
+        """Step time, busy, exposed communication and bytes, as a `measures.Summary`.
+
+        Parameters
+        ----------
+        step : of this step alone; None: of all
+        """
         from labkit.trace.measures import summarise
 
-        return summarise(self)
+        return summarise(self, step)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trace to one file (`files.save`)."""

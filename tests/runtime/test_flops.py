@@ -227,6 +227,17 @@ def test_a_jagged_batch_counts_its_rows() -> None:
     assert count(lambda: nn.Linear(8, 4)(rows)) == 2 * 5 * 8 * 4
 
 
+def test_a_compiled_function_compiles_as_it_would_uncounted() -> None:
+    @torch.compile(backend="eager", fullgraph=True)
+    def compiled(x: Tensor) -> Tensor:
+        return (x @ x).relu()
+
+    x = torch.ones(8, 8)
+    with CountFlops(Log(0)):
+        assert torch.equal(compiled(x), (x @ x).relu())
+        assert torch.equal(torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), x.sin())
+
+
 def test_counting_loads_neither_dtensor_nor_the_compiler() -> None:
     code = (
         "import sys, torch\n"

@@ -149,9 +149,9 @@ def test_gloos_collectives_move_their_closed_form(ranks: int, tmp_path: Path) ->
         full, part = torch.ones(S // 4), torch.ones(S // 4 // n)
         calls = {
             "all_reduce": lambda: dist.all_reduce(full),
-            "all_gather": lambda: dist.all_gather_into_tensor(full, part),
+            "all_gather": lambda: dist.all_gather_single(full, part),
             "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(full), full),
-            "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, full),
+            "reduce_scatter": lambda: dist.reduce_scatter_single(part, full),
         }
 
         def meet(place: str) -> None:

@@ -1,0 +1,68 @@
+"""Spans: names for what happens inside, and nothing at all outside a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from labkit.trace import About, span
+from labkit.trace.log import Log, merge
+from labkit.trace.span import current, write_to
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    log = Log(0)
+    before = write_to(log)
+    yield log
+    write_to(before)
+
+
+def spans(log: Log) -> list[tuple[str, dict[str, object]]]:
+    events = merge([log.finish()], About(1)).events
+    return [(e.name, dict(e.tags)) for e in events if e.kind == "span"]
+
+
+def test_outside_a_recording_a_span_does_nothing() -> None:
+    assert current() is None
+    with span("forward", microbatch=1) as inside:
+        assert inside is None
+
+
+def test_inside_a_recording_it_names_and_tags(log: Log) -> None:
+    assert current() is log
+    with span("step", step=2), span("forward", microbatch=1):
+        pass
+    assert spans(log) == [("forward", {"microbatch": 1}), ("step", {"step": 2})]
+
+
+def test_an_error_passes_and_closes_its_span(log: Log) -> None:
+    with pytest.raises(ZeroDivisionError), span("forward"):
+        raise ZeroDivisionError
+    with span("after"):
+        pass
+    assert [name for name, _ in spans(log)] == ["forward", "after"]
+
+
+def test_a_span_that_is_open_when_the_recording_starts_or_ends_keeps_to_its_log() -> None:
+    log = Log(0)
+    with span("before"):
+        write_to(log)
+        with span("inside"):
+            write_to(None)
+    assert current() is None
+    assert [name for name, _ in spans(log)] == ["inside"]
+
+
+def test_one_span_may_be_used_again(log: Log) -> None:
+    forward = span("forward")
+    with forward, forward:
+        pass
+    assert [name for name, _ in spans(log)] == ["forward", "forward"]
+
+
+def test_write_to_tells_where_spans_went_before(log: Log) -> None:
+    other = Log(0)
+    assert write_to(other) is log
+    assert write_to(log) is other

@@ -90,7 +90,6 @@ def launch(
     folder = Path(tempfile.mkdtemp(prefix="labkit-"))
     try:
         (folder / "job").write_bytes(pickle.dumps(job))
-        sys.stdout.flush()
         run = Run(start_ranks(count, folder), folder, count, chosen, seconds, trace)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

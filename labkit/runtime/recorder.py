@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.runtime import private, wire
+from labkit.runtime.cuda import CudaLog
 from labkit.runtime.flops import CountFlops
 from labkit.runtime.page import Page
 from labkit.runtime.private import Work, c10d
@@ -64,10 +65,11 @@ class Recorder:
     ----------
     rank : global rank of this process
     page : where the launcher can read what the last operation was
+    cuda : whether the rank works on a GPU, whose times the GPU must take
     """
 
-    def __init__(self, rank: int, page: Page | None = None) -> None:
-        self.log = Log(rank)
+    def __init__(self, rank: int, page: Page | None = None, cuda: bool = False) -> None:
+        self.log = CudaLog(rank) if cuda else Log(rank)
         self.page = page
         self.log.at_step = self._mark_wire
         self.unfinished: dict[int, RecordedWork] = {}  # issued, and not seen to be waited for
@@ -353,7 +355,9 @@ class Recorded(dist.ProcessGroup):
         noted = log.event(kind, name, start, log.stamp(), **fields)
         if work is None:  # inside torch's coalescing: the handle comes at the end of the block
             return None
-        if getattr(args[-1] if args else None, "asyncOp", True):
+        if isinstance(log, CudaLog):
+            log.follow(op, work)
+        elif getattr(args[-1] if args else None, "asyncOp", True):
             # Who asked for a synchronous call waits next, and that wait tells when it was complete.
             # gloo's messages and its reduce-scatter have no future: their wait tells, too.
             with contextlib.suppress(RuntimeError):
@@ -375,15 +379,16 @@ class Recorded(dist.ProcessGroup):
 
 
 @contextlib.contextmanager
-def recording(rank: int, page: Page | None = None) -> Iterator[Recorder]:
+def recording(rank: int, page: Page | None = None, cuda: bool = False) -> Iterator[Recorder]:
     """Record this process: groups that torch makes from here on, spans, FLOPs.
 
     Parameters
     ----------
     rank : its global rank
     page : where to write the last operation for the launcher
+    cuda : whether this rank works on a GPU
     """
-    recorder = Recorder(rank, page)
+    recorder = Recorder(rank, page, cuda)
     before = write_to(recorder.log)
     try:
         with (

@@ -154,7 +154,16 @@ class Run:
 
     @cached_property
     def _results(self) -> list[Any]:
-        return [travel.unpack(self._outcomes[r].result or b"") for r in range(self.ranks)]
+        values = []
+        for rank in range(self.ranks):
+            try:
+                values.append(travel.unpack(self._outcomes[rank].result or b""))
+            except Exception as error:
+                raise TypeError(
+                    f"the result of rank {rank} cannot be unpacked here: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+        return values
 
     @property
     def output(self) -> list[str]:
@@ -401,9 +410,13 @@ def about_run(ranks: int, backend: str) -> About:
 
 def cores() -> int:
     """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):  # a container's share, as on Binder
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        count = min(count, max(1, int(quota) // int(period)))
+    return count
 
 
 def _is_whole(path: Path) -> bool:

@@ -107,6 +107,7 @@ class Forked:
         self._server = rank_server()  # held: a server ends with the last run that uses it
         self._pipes = _Pipes(self.happenings)
         self._lock = threading.Lock()
+        self._left: set[int] = set()
         self._socket, theirs = socket.socketpair()
         writers: list[int] = []
         readers: list[int] = []
@@ -117,16 +118,17 @@ class Forked:
                 writers.append(writer)
             self._server.request(message, (theirs.fileno(), *writers))
             reply, _ = receive(self._socket)
+            if reply is None:
+                raise RuntimeError("the rank server ended before the ranks were up; run it again")
+        except BaseException:  # an interrupt too: the server ends the ranks when this closes
+            self.close()
+            for fd in readers:
+                os.close(fd)
+            raise
         finally:
             theirs.close()
             for fd in writers:
                 os.close(fd)
-        if reply is None:
-            for fd in readers:
-                os.close(fd)
-            raise RuntimeError(
-                "the rank server ended before it could start the ranks; run it again"
-            )
         self.pids: list[int] = reply["pids"]
         for rank, reader in enumerate(readers):
             self._pipes.read(rank, reader)
@@ -224,26 +226,34 @@ class RankServer:
                 start_new_session=True,
             )
         self._ready = False
+        self._broken = False
         weakref.finalize(self, _close, self._socket, self.process, self._errors)
 
     def request(self, message: dict[str, Any], fds: tuple[int, ...]) -> None:
         from labkit.runtime.server import receive, send
 
         with self._lock:
-            if not self._ready:
-                reply, _ = receive(self._socket)
-                if reply is None:
-                    self.process.wait()
-                    self._errors.seek(0)
-                    told = self._errors.read().decode("utf-8", "replace").strip()
-                    raise RuntimeError(f"the rank server could not start:\n{told}")
-                self._ready = True
-            send(self._socket, message, fds)
+            try:
+                if not self._ready:
+                    reply, _ = receive(self._socket)
+                    if reply is None:
+                        self.process.wait()
+                        self._errors.seek(0)
+                        told = self._errors.read().decode("utf-8", "replace").strip()
+                        raise RuntimeError(f"the rank server could not start:\n{told}")
+                    self._ready = True
+                send(self._socket, message, fds)
+            except BaseException:  # an interrupt may have cut a message in two
+                self._broken = True
+                raise
 
     def usable(self) -> bool:
         """Ours, alive, and made from the files as they are now."""
         return (
-            self.owner == os.getpid() and self.process.poll() is None and self.sources == _sources()
+            not self._broken
+            and self.owner == os.getpid()
+            and self.process.poll() is None
+            and self.sources == _sources()
         )
 
 
@@ -263,8 +273,11 @@ def rank_server() -> RankServer:
 def _close(channel: socket.socket, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
     channel.close()
     errors.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    try:
         process.wait(2)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _environment() -> dict[str, str]:

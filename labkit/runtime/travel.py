@@ -36,6 +36,9 @@ def _reduce_code(code: CodeType) -> tuple[Any, ...]:
     return make, tuple(code.co_filename if p == "<dynamic-code>" else p for p in parts)
 
 
+_LABKIT = str(Path(__file__).resolve().parent.parent)  # a new server is started for its changes
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table: ClassVar[Any] = ChainMap(
         {CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
@@ -151,7 +154,7 @@ def _warn_of_changed_modules(data: bytes) -> None:
     """Warn where ranks will run a newer file than the kernel has in memory."""
     for module in _modules_named_in(data):
         file = getattr(module, "__file__", None)
-        if not file or not file.endswith(".py") or _is_installed(file):
+        if not file or not file.endswith(".py"):
             continue
         try:
             stat = Path(file).stat()
@@ -171,21 +174,30 @@ def _warn_of_changed_modules(data: bytes) -> None:
 
 
 def _modules_named_in(data: bytes) -> list[ModuleType]:
-    names: dict[str, None] = {}
-    recent: list[str] = []
-    for code, value, _ in pickletools.genops(io.BytesIO(data)):
-        if code.name == "GLOBAL":
-            names[str(value).split(" ")[0]] = None
-        elif code.name in ("SHORT_BINUNICODE", "BINUNICODE", "UNICODE"):
-            recent.append(str(value))
-        elif code.name == "STACK_GLOBAL":
-            names.update(dict.fromkeys(recent[-8:]))
-    return [sys.modules[n] for n in names if n in sys.modules and n != "__main__"]
+    """The user's modules that ranks will import for these bytes, and those that these use."""
+    words = {str(v) for code, v, _ in pickletools.genops(data) if code.name in _WORDS}
+    waiting = [sys.modules[w] for w in sorted(words) if w in sys.modules and w != "__main__"]
+    found: dict[str, ModuleType] = {}
+    while waiting:
+        module = waiting.pop()
+        file = getattr(module, "__file__", None)
+        if module.__name__ in found or not file or _is_installed(file):
+            continue
+        found[module.__name__] = module
+        for value in list(vars(module).values()):
+            name = value.__name__ if isinstance(value, ModuleType) else None
+            name = name or getattr(value, "__module__", None)
+            if isinstance(name, str) and name in sys.modules and name != "__main__":
+                waiting.append(sys.modules[name])
+    return list(found.values())
+
+
+_WORDS = ("SHORT_BINUNICODE", "BINUNICODE", "UNICODE")
 
 
 def _is_installed(file: str) -> bool:
     roots = {sysconfig.get_path(k) for k in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return any(file.startswith(root) for root in roots if root)
+    return file.startswith((*filter(None, roots), _LABKIT))
 
 
 def _is_what_was_imported(file: str, now: tuple[int, int]) -> bool:

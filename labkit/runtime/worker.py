@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import io
 import os
 import pickle
 import random
@@ -68,7 +69,9 @@ def rank_process(message: dict[str, Any], rank: int) -> int:
     sys.argv[:] = [""]
     sys.modules["__main__"] = types.ModuleType("__main__")
     for name, fd in (("stdout", 1), ("stderr", 2)):  # descriptors 1 and 2 are the launcher's pipe
-        stream = open(fd, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+        # Unbuffered: what a rank printed must not be lost with it.
+        raw = io.FileIO(fd, "w", closefd=False)
+        stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
         setattr(sys, name, stream)
     folder = Path(message["folder"])
     with (folder / "job").open("rb") as file:
@@ -100,7 +103,7 @@ def run_job(job: Job, rank: int, folder: Path) -> Outcome:
         with contextlib.ExitStack() as stack:
             if job.trace:
                 page = Page(folder / f"rank-{rank}.page")
-                log = stack.enter_context(recording(rank, page))
+                log = stack.enter_context(recording(rank, page, job.backend == "nccl"))
             stage = "join"
             join(job.backend, dist.FileStore(str(folder / "store"), job.ranks), rank, job)
             stage = "run"

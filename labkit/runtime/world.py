@@ -52,6 +52,7 @@ def run_in_world(
     import torch.distributed as dist
 
     from labkit.runtime import private
+    from labkit.runtime.launch import choose_backend
     from labkit.runtime.recorder import recording
 
     number = next(_launches)
@@ -60,14 +61,17 @@ def run_in_world(
         prepare(threads or share, seed, rank)
     else:
         prepare(int(os.environ["OMP_NUM_THREADS"]), seed, rank)
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    chosen = str(dist.get_backend()) if dist.is_initialized() else ""
+    chosen = chosen or choose_backend(backend, local, quiet=rank > 0)
     with ExitStack() as stack:
-        recorder = stack.enter_context(recording(rank)) if trace else None
+        recorder = stack.enter_context(recording(rank, cuda="nccl" in chosen)) if trace else None
         if dist.is_initialized():
-            store, chosen = private.default_store(), str(dist.get_backend())
+            store = private.default_store()
             if recorder is not None:
                 stack.enter_context(recorder.adopt())
         else:
-            store, chosen = _join(rank, world, backend, timeout, number)
+            store = _join(rank, world, chosen, timeout, number)
             stack.callback(dist.destroy_process_group)
         exchange = dist.PrefixStore(f"labkit-exchange-{number}", store)
         if recorder is not None:
@@ -86,17 +90,13 @@ def run_in_world(
     return Finished(world, chosen, results, found, about, time.monotonic() - began)
 
 
-def _join(rank: int, world: int, backend: str, timeout: float, number: int) -> tuple[Any, str]:
+def _join(rank: int, world: int, backend: str, timeout: float, number: int) -> Any:
     """A group of all ranks, met at the address that torchrun has set. Everyone waits here."""
     import torch
     import torch.distributed as dist
 
-    from labkit.runtime.launch import choose_backend
-
-    local = int(os.environ.get("LOCAL_RANK", rank))
-    chosen = choose_backend(backend, int(os.environ.get("LOCAL_WORLD_SIZE", world)), quiet=rank > 0)
-    if chosen == "nccl":
-        torch.cuda.set_device(local)
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
     elif int(os.environ.get("LOCAL_WORLD_SIZE", world)) == world:  # one machine
         name = interface()
         if name:
@@ -112,8 +112,8 @@ def _join(rank: int, world: int, backend: str, timeout: float, number: int) -> t
     store.set_timeout(wait)
     # Keys of an earlier group would be found again under the same names.
     shared = dist.PrefixStore(f"labkit-{number}", store)
-    dist.init_process_group(chosen, store=shared, rank=rank, world_size=world, timeout=wait)
-    return shared, chosen
+    dist.init_process_group(backend, store=shared, rank=rank, world_size=world, timeout=wait)
+    return shared
 
 
 def _exchange(

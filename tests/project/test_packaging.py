@@ -42,7 +42,8 @@ def test_the_wheel_holds_every_file_of_labkit_and_nothing_else(wheel: zipfile.Zi
     }
     held = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert held == expected
-    assert {"labkit/py.typed", "labkit/widgets/timeline.js"} <= held
+    shown = {"timeline.js", "timeline.css", "front/painter.js"}
+    assert {"labkit/py.typed", *(f"labkit/widgets/{name}" for name in shown)} <= held
 
 
 def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:

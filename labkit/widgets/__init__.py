@@ -1,0 +1,5 @@
+"""What is seen. Imported when something is drawn: loads ipywidgets and matplotlib."""
+
+from labkit.widgets.timeline import Timeline
+
+__all__ = ["Timeline"]

@@ -1,0 +1,20 @@
+// The page's elements. Names come from traces of strangers: text goes in as text, never as HTML.
+
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "text") node.textContent = value;
+    else node.setAttribute(name, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+function grid(caption, terms, rows) {
+  const body = rows.map(([first, ...rest]) =>
+    make("tr", {}, make("th", { scope: "row", text: first }), ...rest.map((text) => make("td", { text }))));
+  return make("table", {},
+    make("caption", { text: caption }),
+    make("thead", {}, make("tr", {}, ...terms.map((text) => make("th", { scope: "col", text })))),
+    make("tbody", {}, ...body));
+}

@@ -1,0 +1,16 @@
+"""What the notebooks train: a small GPT, text that ships with Python, and the training itself."""
+
+from labkit.lessons.data import ShardedSampler, Windows, text
+from labkit.lessons.model import GPT, GPTConfig
+from labkit.lessons.train import Trained, train_data_parallel, train_one
+
+__all__ = [
+    "GPT",
+    "GPTConfig",
+    "ShardedSampler",
+    "Trained",
+    "Windows",
+    "text",
+    "train_data_parallel",
+    "train_one",
+]

@@ -2,7 +2,7 @@
 
 Claims: the median ratio of times is at most 0.10; memory (PSS) of the kernel, the rank server and
 four ranks is at most 0.5 of the kernel's with four spawned processes. Both run the same function:
-an all-reduce of one number. Pairs are interleaved. Run alone: `python benchmarks/launch.py [pairs]`.
+an all-reduce of one number. Pairs are interleaved. `python benchmarks/launch.py [pairs]`
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ stand-in for the device.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,15 +58,7 @@ class CudaLog(Log):
         torch.cuda.synchronize()
         record = super().finish()
         torch.cuda.synchronize()
-        entries = tuple(tuple(self._told(part) for part in entry) for entry in record.entries)
-        done = {op: self._wall(event) for op, event in self._completed.items()}
-        first, last = self._told(record.first), self._told(record.last)
-        return RankRecord(record.rank, first, last, entries, done, record.groups)
-
-    def _told(self, part: Any) -> Any:
-        if isinstance(part, tuple) and len(part) == 3 and not isinstance(part[0], int | str):
-            return (self._wall(part[0]), *part[1:])
-        return part
+        return replace(record, done=self._completed).on_clock(self._wall)
 
     def _wall(self, event: Any) -> int:
         return self._host + round(float(self._zero.elapsed_time(event)) * 1e6)  # ms to ns

@@ -13,10 +13,12 @@ import pickle
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from labkit.runtime import travel
+from labkit.runtime.clock import compare, on_rank_0s_clock
 from labkit.runtime.failures import RankFailed, tell
 from labkit.runtime.loopback import interface
 from labkit.runtime.run import Finished, Run, about_run, cores
@@ -74,6 +76,7 @@ def run_in_world(
             store = _join(rank, world, chosen, timeout, number)
             stack.callback(dist.destroy_process_group)
         exchange = dist.PrefixStore(f"labkit-exchange-{number}", store)
+        before = compare(exchange, rank, world, "before")
         if recorder is not None:
             recorder.begin()
         began = time.monotonic()
@@ -83,11 +86,17 @@ def run_in_world(
             told = tell(error).render()
             exchange.set("failed", f"{rank}\n{type(error).__name__}: {error}")
             raise RankFailed(f"rank {rank} failed: {error!r}\n\n{told}", rank, told) from error
+        seconds = time.monotonic() - began
         record = recorder.finish() if recorder is not None else None
-        results, records = _exchange(exchange, rank, world, value, record, timeout)
-    found = [r for r in records if r is not None]
-    about = about_run(world, chosen)
-    return Finished(world, chosen, results, found, about, time.monotonic() - began)
+        results = _exchange(exchange, rank, world, "result", value, timeout)
+        after = compare(exchange, rank, world, "after")
+        doubt = max(before.error, after.error)
+        record = on_rank_0s_clock(record, before, after) if record is not None else None
+        both = _exchange(exchange, rank, world, "record", (record, doubt), timeout)
+        _rank_0_leaves_last(exchange, rank, world, timeout)
+    records = [record for record, _ in both if record is not None]
+    about = replace(about_run(world, chosen), error=max(doubt for _, doubt in both) * 1e-9)
+    return Finished(world, chosen, results, records, about, seconds)
 
 
 def _join(rank: int, world: int, backend: str, timeout: float, number: int) -> Any:
@@ -117,11 +126,11 @@ def _join(rank: int, world: int, backend: str, timeout: float, number: int) -> A
 
 
 def _exchange(
-    store: Any, rank: int, world: int, value: bytes, record: Any, timeout: float
-) -> tuple[list[bytes], list[Any]]:
-    """Everyone's results and records, on every rank. Waits for all, or for word of a failure."""
-    store.set(f"result-{rank}", pickle.dumps((value, record)))
-    wanted = [f"result-{r}" for r in range(world)]
+    store: Any, rank: int, world: int, name: str, value: Any, timeout: float
+) -> list[Any]:
+    """Everyone's `value`, on every rank. Waits for all, or for word of a failure."""
+    store.set(f"{name}-{rank}", pickle.dumps(value))
+    wanted = [f"{name}-{r}" for r in range(world)]
     until = time.monotonic() + timeout
     while not store.check(wanted):
         if store.check(["failed"]):
@@ -131,8 +140,12 @@ def _exchange(
             late = [r for r in range(world) if not store.check([wanted[r]])]
             raise TimeoutError(f"ranks {late} had no result {timeout:g} s after rank {rank}")
         time.sleep(0.01)
-    both = [pickle.loads(store.get(key)) for key in wanted]
+    return [pickle.loads(store.get(key)) for key in wanted]
+
+
+def _rank_0_leaves_last(store: Any, rank: int, world: int, timeout: float) -> None:
+    """The store may live in rank 0's process: there, wait until the others need it no more."""
+    until = time.monotonic() + timeout
     store.add("read", 1)
     while rank == 0 and store.add("read", 0) < world and time.monotonic() < until:
-        time.sleep(0.01)  # rank 0 may hold the store: it leaves last
-    return [value for value, _ in both], [record for _, record in both]
+        time.sleep(0.01)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +123,22 @@ class RankRecord:
     entries: tuple[tuple[Any, ...], ...]
     done: Mapping[int, int]
     groups: tuple[Group, ...]
+
+    def on_clock(self, wall: Callable[[Any], int]) -> RankRecord:
+        """This record with every wall-clock stamp, completions too, put through `wall`."""
+
+        def told(stamp: Stamp) -> Stamp:
+            return (wall(stamp[0]), stamp[1], stamp[2])
+
+        entries: list[tuple[Any, ...]] = []
+        for kind, thread, start, *rest in self.entries:
+            if kind == _EVENT:
+                rest[0] = told(rest[0])
+            entries.append((kind, thread, told(start), *rest))
+        done = {op: wall(at) for op, at in self.done.items()}
+        return replace(
+            self, first=told(self.first), last=told(self.last), entries=tuple(entries), done=done
+        )
 
 
 @dataclass

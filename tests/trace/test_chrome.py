@@ -48,9 +48,7 @@ def trace(make: Any) -> Trace:
 def bars(data: dict[str, Any], rank: int) -> list[tuple[str, str, float, float]]:
     """(thread, name, ts, dur) of the bars of a rank."""
     rows = data["traceEvents"]
-    threads = {
-        (r["pid"], r["tid"]): r["args"]["name"] for r in rows if r["name"] == "thread_name"
-    }
+    threads = {(r["pid"], r["tid"]): r["args"]["name"] for r in rows if r["name"] == "thread_name"}
     return [
         (threads[r["pid"], r["tid"]], r["name"], r["ts"], r["dur"])
         for r in rows
@@ -80,9 +78,7 @@ def test_ranks_are_processes_and_overlapping_operations_keep_apart(trace: Trace)
 
 
 def test_bars_tell_what_is_known_of_an_event(trace: Trace) -> None:
-    args = {
-        (r["cat"], r["ts"]): r["args"] for r in chrome(trace)["traceEvents"] if r["ph"] == "X"
-    }
+    args = {(r["cat"], r["ts"]): r["args"] for r in chrome(trace)["traceEvents"] if r["ph"] == "X"}
     assert args["collective", 1e6] == {
         "bytes": 64, "count": 16, "dtype": "float32", "reduction": "SUM", "seq": 0,
         "where": "a.py:3", "group": "default",

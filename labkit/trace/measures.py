@@ -173,7 +173,8 @@ def rank_times(trace: Trace, steps: Sequence[Step] | None = None) -> tuple[RankT
             # Each part is what it covers beyond the parts before it: no moment counts twice.
             layers = [busy, skew, transfer, unsplit]
             covered = [_length(layers[: i + 1], window) for i in range(4)]
-            parts += np.diff([0.0, *covered, window[1] - window[0]])
+            shares = np.diff([0.0, *covered, window[1] - window[0]])
+            parts += np.maximum(shares, 0.0)  # rounding may leave a hair less than nothing
         found.append(RankTime(rank, elapsed, *parts.tolist()))
     return tuple(sorted(found, key=lambda row: row.rank))
 

@@ -204,3 +204,10 @@ def test_the_text_shows_times_in_milliseconds_and_whole_bytes(make: Any) -> None
     lines = str(summarise(make(LATE))).splitlines()
     assert "0     9,000.00 ms" in lines
     assert "all_reduce  0         1    120 B        120 B" in lines
+
+
+def test_no_share_of_a_step_is_below_zero(make: Any) -> None:
+    # In floating point 0.1 + 0.2 is more than 0.3: what is left over would be less than nothing.
+    rows = [step(0, 0, 0.3), compute(0, 0, 0.1), compute(0, 0.1, 0.1 + 0.2), step(1, 0, 0.3)]
+    assert [row.idle >= 0 for row in rank_times(make(rows))] == [True, True]
+    assert "-0" not in str(summarise(make(rows)))

@@ -75,10 +75,18 @@ def no_process_left() -> Iterator[None]:
     left = [
         process
         for process in psutil.Process().children(recursive=True)
-        if process.pid not in before and not _is_server(process)
+        if process.pid not in before and not _is_server(process) and not _is_browser(process)
     ]
     _, alive = psutil.wait_procs(left, timeout=2)
     assert not alive, f"left behind: {alive}"
+
+
+def _is_browser(process: psutil.Process) -> bool:
+    """Chromium and its driver live through the session and start helpers when they like."""
+    try:
+        return any(word in process.name() for word in ("chrom", "node"))
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _is_server(process: psutil.Process) -> bool:

@@ -16,6 +16,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -344,11 +345,14 @@ class Recorded(dist.ProcessGroup):
         start = log.stamp()
         op = log.next_operation()
         tensors = _tensors(payload)
-        fields["op"] = op
-        fields["count"] = sum(t.numel() for t in tensors)
-        fields["bytes"] = sum(t.numel() * t.element_size() for t in tensors)
-        fields["dtype"] = str(tensors[0].dtype)[6:] if tensors else None
-        fields["where"] = where = recorder.where()
+        count = size = 0
+        for tensor in tensors:
+            elements = tensor.numel()
+            count += elements
+            size += elements * tensor.element_size()
+        where = recorder.where()
+        fields["op"], fields["count"], fields["bytes"], fields["where"] = op, count, size, where
+        fields["dtype"] = _dtype(tensors[0].dtype) if tensors else None
         if recorder.page is not None:
             recorder.page.write(_sentence(name, fields, where))
         work = self._call(method, args, kwargs, tensors)
@@ -360,8 +364,10 @@ class Recorded(dist.ProcessGroup):
         elif getattr(args[-1] if args else None, "asyncOp", True):
             # Who asked for a synchronous call waits next, and that wait tells when it was complete.
             # gloo's messages and its reduce-scatter have no future: their wait tells, too.
-            with contextlib.suppress(RuntimeError):
+            try:  # noqa: SIM105  (entering a context manager costs more than the call)
                 work.get_future().then(lambda _: log.complete(op))
+            except RuntimeError:
+                pass
         recorded = RecordedWork(work, op, name, recorder, noted)
         recorder.unfinished[op] = recorded
         return recorded
@@ -418,6 +424,11 @@ def _tensors(payload: Any) -> list[torch.Tensor]:
     if len(payload) == 1 and isinstance(payload[0], torch.Tensor):
         return payload  # type: ignore[no-any-return]
     return [t for item in payload for t in _tensors(item)]
+
+
+@cache
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _reduction(op: Any) -> str | None:

@@ -1,6 +1,21 @@
-"""What happened and when: events, spans, measures, files. Imports nothing else of labkit."""
+"""What happened and when, and when it would on other hardware. Imports nothing else of labkit."""
 
 from labkit.trace.events import About, Event, Group, Step, Trace
+from labkit.trace.hardware import CLUSTERS, DEVICES, LINKS, Cluster, Device, Link, this_machine
 from labkit.trace.span import span
 
-__all__ = ["About", "Event", "Group", "Step", "Trace", "span"]
+__all__ = [
+    "CLUSTERS",
+    "DEVICES",
+    "LINKS",
+    "About",
+    "Cluster",
+    "Device",
+    "Event",
+    "Group",
+    "Link",
+    "Step",
+    "Trace",
+    "span",
+    "this_machine",
+]

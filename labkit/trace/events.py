@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from labkit.trace.graph import Graph
+    from labkit.trace.hardware import Cluster
+
 KINDS = ("compute", "span", "send", "recv", "collective", "wait", "join", "memory", "wire")
 OPERATIONS = ("send", "recv", "collective")
 BLOCKING = ("send", "recv", "collective", "wait", "join")
@@ -299,6 +302,53 @@ class Trace:
         from labkit.trace.measures import summarise
 
         return summarise(self, step)
+
+    @cached_property
+    def _graph(self) -> Graph:
+        from labkit.trace.graph import compile_graph
+
+        return compile_graph(self)
+
+    def retime(
+        self,
+        cluster: Cluster,
+        compute: str = "flops",
+        group_size: Mapping[str, int] | None = None,
+        *,
+        efficiency: float | None = None,
+        dtype: str | None = None,
+        without_flops: float = 0.0,
+    ) -> Trace:
+        """The same events on a cluster of one's choice, on the clock "modelled".
+
+        The first call compiles the trace, later ones only evaluate; so do calls on the result.
+        What the model assumes is in `engine`, what collectives cost in `hardware`.
+
+        Parameters
+        ----------
+        cluster : devices, and the links between them
+        compute : where durations come from: "flops" (counted, at the device's rate), "cpu" (time
+            measured here) or "set" (by the spans' tag ``seconds=``); `work` says more
+        group_size : counts a group, by its description, as so many ranks: {"data": 1000}. The whole
+            tensor keeps its size; only the group's collectives get another cost
+        efficiency : share of the device's peak; None: that of its best measured matrix product
+        dtype : whose peak; None: bfloat16, or else the first that the device knows
+        without_flops : with "flops", what counts none takes so many times its CPU time
+
+        Raises
+        ------
+        ValueError : the trace could not have happened (a receive without its send, a collective
+            that one rank never enters, ranks that wait for each other …): names rank, operation
+            and place. Or an argument is not what it has to be
+        """
+        from labkit.trace.engine import retime
+
+        result = retime(
+            self._graph, cluster, compute, group_size=group_size, efficiency=efficiency,
+            dtype=dtype, without_flops=without_flops,
+        )  # fmt: skip
+        result.__dict__["_graph"] = self._graph  # its rows are the same, and so is their order
+        return result
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trace to one file (`files.save`)."""

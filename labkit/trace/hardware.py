@@ -1,0 +1,316 @@
+"""Devices, links and clusters, as data: what a trace can be retimed on.
+
+A device is said by its rates, a link by its latency and its bandwidth one way, a cluster by which
+link joins which ranks: one inside a node, one between nodes, one between pods. Every figure names
+its source, and anybody's own figures make a device, a link or a cluster in one line.
+
+A collective costs what a ring costs: `steps` times the latency, plus the bytes that one rank sends
+(`traffic.closed_form`) over the bandwidth, on the slowest link that the ring crosses.
+
+=============================== ======== =====================================================
+operation                       steps    model
+=============================== ======== =====================================================
+all_reduce                      2(n−1)   the tensor goes round the ring twice, in n pieces
+reduce_scatter, all_gather      n−1      once, in n pieces
+all_to_all                      n−1      one piece for each other rank, one after the other
+broadcast, reduce               n−1      a chain, in pieces so small that they flow: its length in
+                                         latency, and the whole tensor over one link
+gather, scatter                 1        straight from, or to, the root, whose link carries all
+barrier                         2(n−1)   an all-reduce of nothing
+=============================== ======== =====================================================
+
+A message costs one step and its bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from labkit.trace.traffic import closed_form
+
+__all__ = ["CLUSTERS", "DEVICES", "LINKS", "Cluster", "Device", "Link", "ring", "this_machine"]
+
+_PIECES = ("all_gather", "gather")  # whose payload is one rank's piece of the whole tensor
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one rank computes on.
+
+    Parameters
+    ----------
+    name : what it is called
+    peak : FLOP/s by dtype, dense, as its maker says
+    achieved : FLOP/s of the best matrix product measured, by dtype; may be empty
+    memory : bytes; None: not said
+    bandwidth : bytes a second of that memory; None: not said
+    source : who says so
+    """
+
+    name: str
+    peak: Mapping[str, float] = field(hash=False)
+    achieved: Mapping[str, float] = field(default_factory=dict, hash=False)
+    memory: float | None = None
+    bandwidth: float | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.peak:
+            raise ValueError(f"device {self.name!r}: peak is empty, give FLOP/s for one dtype")
+        for rates in ("peak", "achieved"):
+            for dtype, rate in getattr(self, rates).items():
+                _positive(f"device {self.name!r}: {rates}[{dtype!r}]", rate)
+        for name in ("memory", "bandwidth"):
+            if getattr(self, name) is not None:
+                _positive(f"device {self.name!r}: {name}", getattr(self, name))
+
+    def dtype(self) -> str:
+        """What it computes in where nobody says: bfloat16, or else the first one it knows."""
+        return "bfloat16" if "bfloat16" in self.peak else next(iter(self.peak))
+
+    def efficiency(self, dtype: str | None = None) -> float:
+        """The share of its peak that the best measured matrix product reached.
+
+        Raises
+        ------
+        ValueError : nobody measured one in `dtype`
+        """
+        dtype = dtype or self.dtype()
+        if dtype not in self.achieved:
+            raise ValueError(
+                f"{self.name}: no matrix product in {dtype} was measured; "
+                f"state a share of its peak yourself, as in efficiency=0.5"
+            )
+        return self.achieved[dtype] / self._peak(dtype)
+
+    def flops(self, dtype: str | None = None, efficiency: float | None = None) -> float:
+        """FLOP/s in `dtype` at a share `efficiency` of the peak; None: as measured."""
+        dtype = dtype or self.dtype()
+        share = self.efficiency(dtype) if efficiency is None else efficiency
+        return self._peak(dtype) * share
+
+    def _peak(self, dtype: str) -> float:
+        if dtype not in self.peak:
+            raise ValueError(f"{self.name}: no peak for dtype={dtype!r} ({', '.join(self.peak)})")
+        return self.peak[dtype]
+
+
+@dataclass(frozen=True)
+class Link:
+    """What joins two ranks.
+
+    Parameters
+    ----------
+    latency : seconds, of each step
+    bandwidth : bytes a second, one way; ``math.inf`` for a link that takes no time to fill
+    name : what it is called
+    source : who says so
+    base : seconds, once an operation, before its first step
+    """
+
+    latency: float
+    bandwidth: float
+    name: str = ""
+    source: str = ""
+    base: float = 0.0
+
+    def __post_init__(self) -> None:
+        where = f"link {self.name!r}: " if self.name else "link: "
+        for name in ("latency", "base"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{where}{name}={value}: give seconds, 0 or more")
+        if not self.bandwidth > 0:
+            raise ValueError(f"{where}bandwidth={self.bandwidth}: give bytes a second, above 0")
+
+    def __str__(self) -> str:
+        figures = f"{self.latency * 1e6:g} µs, {self.bandwidth / 1e9:g} GB/s"
+        return f"{self.name}: {figures}" if self.name else figures
+
+    def time(self, steps: float, size: float) -> float:
+        """Seconds for `steps` steps that carry `size` bytes in all."""
+        return self.base + steps * self.latency + size / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Ranks on devices of one kind, in nodes and pods; rank r is the r-th device, node by node.
+
+    Parameters
+    ----------
+    device : what every rank computes on
+    links : inside a node, between nodes, between pods; the last one given also serves what lies
+        further out, so a single link joins everything
+    per_node : devices in a node
+    per_pod : nodes in a pod; needed for a third link, and only for that
+    name : what it is called
+    """
+
+    device: Device
+    links: tuple[Link, ...]
+    per_node: int = 8
+    per_pod: int | None = None
+    name: str = ""
+
+    def __init__(
+        self,
+        device: Device,
+        links: Link | Sequence[Link],
+        per_node: int = 8,
+        per_pod: int | None = None,
+        name: str = "",
+    ) -> None:
+        links = (links,) if isinstance(links, Link) else tuple(links)
+        if not 1 <= len(links) <= 3:
+            raise ValueError(
+                f"links: {len(links)} given; give 1 to 3 (inside a node, between nodes and pods)"
+            )
+        if per_node < 1:
+            raise ValueError(f"per_node={per_node}: a node has at least 1 device")
+        if per_pod is not None and per_pod < 1:
+            raise ValueError(f"per_pod={per_pod}: a pod has at least 1 node")
+        if (len(links) == 3) != (per_pod is not None):
+            raise ValueError(
+                f"per_pod={per_pod} with {len(links)} links: pods need both a size and a third link"
+            )
+        values = {
+            "device": device, "links": links, "per_node": per_node, "per_pod": per_pod,
+            "name": name or device.name,
+        }  # fmt: skip
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+
+    def link(self, a: int, b: int) -> Link:
+        """What joins ranks `a` and `b`."""
+        return self.crossed((a, b))[-1]
+
+    def crossed(self, ranks: Sequence[int] | range) -> tuple[Link, ...]:
+        """The links that a ring through `ranks`, in this order, passes over; none for one rank."""
+        at = np.asarray(ranks)
+        level = np.zeros(len(at), int)
+        sizes = [self.per_node] + ([self.per_node * self.per_pod] if self.per_pod else [])
+        for size in sizes:
+            level += at // size != np.roll(at, -1) // size
+        last = len(self.links) - 1
+        levels = sorted({min(found, last) for found in level.tolist()}) if len(at) > 1 else []
+        return tuple(self.links[found] for found in levels)
+
+    def collective(self, operation: str, payload: float, ranks: Sequence[int] | range) -> float:
+        """Seconds that a collective lasts, from when the last of `ranks` is there.
+
+        Parameters
+        ----------
+        operation : ``all_reduce``, ``broadcast`` …
+        payload : bytes, as `traffic.closed_form` takes it (of a rooted one: the root's)
+
+        Raises
+        ------
+        ValueError : there is no such operation
+        """
+        steps, share = ring(operation, len(ranks))
+        size = share * whole(operation, payload, len(ranks))
+        return max((link.time(steps, size) for link in self.crossed(ranks)), default=0.0)
+
+    def message(self, size: float, source: int, target: int) -> float:
+        """Seconds from a message's leaving to its arrival; `size` in bytes."""
+        return self.link(source, target).time(1, size)
+
+
+def ring(operation: str, ranks: int) -> tuple[int, float]:
+    """Steps, and the bytes that one rank sends as a share of the whole tensor.
+
+    Raises
+    ------
+    ValueError : there is no such operation
+    """
+    others = ranks - 1
+    steps = {
+        "all_reduce": 2 * others, "reduce_scatter": others, "all_gather": others,
+        "all_to_all": others, "broadcast": others, "reduce": others, "gather": min(others, 1),
+        "scatter": min(others, 1), "barrier": 2 * others,
+    }  # fmt: skip
+    if operation not in steps:
+        raise ValueError(f"no cost is known for {operation!r}; known: {', '.join(sorted(steps))}")
+    piece = 1 / ranks if operation in _PIECES else 1.0
+    return steps[operation], closed_form(operation, piece, ranks, at_root=True) or 0.0
+
+
+def whole(operation: str, payload: float, ranks: int) -> float:
+    """Bytes of the whole tensor, of which `payload` is what one rank puts in."""
+    return payload * ranks if operation in _PIECES else payload
+
+
+def this_machine(
+    latency: float, bandwidth: float, flops: float, dtype: str = "float32", ranks: int = 8
+) -> Cluster:
+    """A cluster of one node, made of what was measured on this machine.
+
+    Parameters
+    ----------
+    latency : seconds of one step between two ranks
+    bandwidth : bytes a second from one rank to another
+    flops : FLOP/s of one rank's matrix product in `dtype`, on its share of the cores
+    ranks : how many ranks the machine is to hold
+    """
+    source = "measured on this machine"
+    device = Device("this machine", {dtype: flops}, {dtype: flops}, source=source)
+    return Cluster(device, Link(latency, bandwidth, "between ranks", source), per_node=ranks)
+
+
+def _positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name}={value}: give a number above 0")
+
+
+def _gpu(
+    name: str, bfloat16: float, memory: float, bandwidth: float, source: str,
+    matmul: float | None = None, **more: float,
+) -> Device:  # fmt: skip
+    """A GPU, from figures in TFLOP/s, GB and TB/s."""
+    peak = {"bfloat16": bfloat16 * 1e12, **{k: v * 1e12 for k, v in more.items()}}
+    achieved = {} if matmul is None else {"bfloat16": matmul * 1e12}
+    return Device(name, peak, achieved, memory * 1e9, bandwidth * 1e12, source)
+
+
+_MATMUL = "; best matrix product: published measurements, not repeated here"
+_TUNER = "latency: the constants of NCCL's own tuner, ring, low-latency protocol"
+_FIGURES = (
+    _gpu("A100", 312, 80, 2.0, "NVIDIA A100 80GB SXM datasheet" + _MATMUL, 271),
+    _gpu("H100", 989, 80, 3.35, "NVIDIA H100 SXM datasheet" + _MATMUL, 795, float8=1979),
+    _gpu("H200", 989, 141, 4.8, "NVIDIA H200 SXM datasheet"),
+    _gpu("B200", 2250, 180, 8.0, "NVIDIA B200 datasheet"),
+)
+
+DEVICES: Mapping[str, Device] = MappingProxyType({device.name: device for device in _FIGURES})
+"""GPUs by name; ``memory`` is decimal, FLOP/s are dense."""
+
+LINKS: Mapping[str, Link] = MappingProxyType(
+    {
+        name: Link(latency, gigabytes * 1e9, name, f"bandwidth: {source}; {_TUNER}", base=6.6e-6)
+        for name, latency, gigabytes, source in (
+            ("NVLink 3", 0.6e-6, 300, "NVIDIA A100 datasheet, halved: it adds both directions"),
+            ("NVLink 4", 0.6e-6, 450, "NVIDIA H100 datasheet, halved: it adds both directions"),
+            ("NVLink 5", 0.6e-6, 900, "NVIDIA B200 datasheet, halved: it adds both directions"),
+            ("network 200 Gb/s", 2.7e-6, 25, "one 200 Gb/s adapter for each GPU"),
+            ("network 400 Gb/s", 2.7e-6, 50, "one 400 Gb/s adapter for each GPU"),
+        )
+    }
+)
+"""Links by name, as one GPU sees them."""
+
+CLUSTERS: Mapping[str, Cluster] = MappingProxyType(
+    {
+        name: Cluster(DEVICES[name], (LINKS[inside], LINKS[between]))
+        for name, inside, between in (
+            ("A100", "NVLink 3", "network 200 Gb/s"),
+            ("H100", "NVLink 4", "network 400 Gb/s"),
+            ("H200", "NVLink 4", "network 400 Gb/s"),
+        )
+    }
+)
+"""Nodes of eight, by the name of their GPU."""

@@ -260,6 +260,9 @@ def _run(options: argparse.Namespace) -> int:
 
     try:
         run = labkit.launch(train_data_parallel, options.steps, ranks=options.ranks, seed=0)
+    except ValueError as error:
+        print(f"labkit run: {error}", file=sys.stderr)
+        return 2
     except (labkit.RankFailed, labkit.TimedOut) as error:
         print(f"labkit run: {error}", file=sys.stderr)
         return 1
@@ -272,6 +275,10 @@ def _run(options: argparse.Namespace) -> int:
             f"weights equal on all ranks: {'yes' if equal else 'no'}"
         )
         print(run.trace.summary())
+        print(
+            "busy: computing; skew: waiting for a later rank; transfer: waiting for the bytes;\n"
+            "closed form: what the algorithm should send; the wire holds set-up and headers too"
+        )
         if options.save:
             run.trace.save(options.save)
             print(f"trace: {options.save}")

@@ -57,6 +57,12 @@ def test_another_number_of_ranks_than_torchruns_is_refused() -> None:
     ]
 
 
+def test_more_ranks_than_a_machine_runs_are_refused_in_one_line() -> None:
+    done = labkit("run", "data_parallel", "--ranks", "999999")
+    assert done.returncode == 2
+    assert done.stderr == "labkit run: ranks=999999: one machine runs at most 250 ranks\n"
+
+
 def test_run_trains_prints_a_summary_and_keeps_the_trace(tmp_path: Path) -> None:
     import labkit as lab
 

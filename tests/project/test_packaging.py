@@ -8,10 +8,12 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
@@ -76,3 +78,20 @@ def test_torch_is_held_to_the_line_that_was_tested() -> None:
     assert torch.specifier.contains("2.13.0+cpu")
     assert not torch.specifier.contains("2.14.0")
     assert not torch.specifier.contains("2.12.1")
+
+
+def test_every_tested_version_accepts_the_oldest_python_that_labkit_does() -> None:
+    oldest = PROJECT["requires-python"].removeprefix(">=") + ".0"
+    seen = 0
+    for line in PINS:
+        name, _, version = line.partition("==")
+        try:
+            found = metadata.metadata(name)
+        except metadata.PackageNotFoundError:
+            continue  # for another system
+        if found["Version"].partition("+")[0] != version:
+            continue
+        wanted = SpecifierSet(found["Requires-Python"] or "")
+        assert oldest in wanted, f"{line} needs Python {wanted}"
+        seen += 1
+    assert seen > 50

@@ -1,12 +1,13 @@
 """Data parallelism: every rank holds the whole model, works on its own shard of the batch, and all
 ranks average their gradients, so that equal optimizers take equal steps from equal weights.
 
-It buys time, not memory: each rank keeps all weights, gradients and optimizer state. It costs
-2(N-1)/N times the gradient's bytes, sent by each of N ranks in every step. The three ways below
-move the same bytes. What differs is how often a message's latency is paid, and how much of the
-moving hides behind the backward:
+It buys time, not memory for the model: each rank keeps all weights, gradients and optimizer state;
+only activations shrink with its shard. It costs an all-reduce of the gradient in every step: with
+a ring 2(N-1)/N times its bytes, sent by each of N ranks, and a wait for the slowest. The three
+ways below move the same bytes. What differs is how often a message's latency is paid, and how much
+of the moving hides behind the backward:
 
-average_each    one all-reduce a parameter, after the backward
+average_each    one all-reduce per parameter, after the backward
 average_flat    one all-reduce for all of them, after the backward
 DataParallel    a few buckets, each sent as soon as its last gradient is ready
 """
@@ -36,7 +37,7 @@ from labkit.trace import span
 def average_each(
     parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None = None
 ) -> None:
-    """Average ``.grad`` over the ranks of `group`, one all-reduce a parameter."""
+    """Average ``.grad`` over the ranks of `group`, one all-reduce per parameter."""
     ranks = dist.get_world_size(group)
     for p in parameters:
         if p.grad is None:

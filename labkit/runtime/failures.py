@@ -7,24 +7,31 @@ places; the kernel adds the source lines.
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import sys
+import textwrap
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.runtime.run import Run
 
 _LABKIT = str(Path(__file__).resolve().parent.parent)
+_SAME = 3  # lines of a recursion that are shown
 
 
 class LaunchError(RuntimeError):
     """A run that did not end well. `run` holds what is known of it: output, trace, results."""
 
     run: Run | None = None
+
+    def __reduce__(self) -> Any:
+        # It may be raised in a process of the caller's own; a run cannot leave its process.
+        return _remake, (type(self), self.args, {**self.__dict__, "run": None})
 
     def _render_traceback_(self) -> list[str]:
         # IPython shows these lines in place of the launcher's own frames, which help nobody.
@@ -62,6 +69,13 @@ class OutOfMemory(LaunchError):
     """A rank holds more than the run's memory budget allows."""
 
 
+def _remake(kind: type[LaunchError], args: tuple[Any, ...], state: dict[str, Any]) -> LaunchError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
 @dataclass(frozen=True)
 class Frame:
     """One line of a traceback, without the source text."""
@@ -80,6 +94,7 @@ class Told:
     frames: tuple[Frame, ...]
     before: Told | None = None
     direct: bool = False  # "the direct cause", not "during handling"
+    parts: tuple[Told, ...] = ()  # of an exception group
 
     def render(self) -> str:
         """The traceback as Python would print it, with this process's source lines."""
@@ -92,12 +107,20 @@ class Told:
             )
             head = f"{self.before.render()}\n{link}\n\n"
         lines = ["Traceback (most recent call last):\n"] if self.frames else []
-        for frame in self.frames:
-            lines.append(f"  {place(frame.file, frame.line)}, in {frame.name}\n")
+        after: list[str] = []
+        for frame, same in itertools.groupby(self.frames):
+            once = f"  {place(frame.file, frame.line)}, in {frame.name}\n"
             source = linecache.getline(frame.file, frame.line).strip()
             if source:
-                lines.append(f"    {source}\n")
-        return head + "".join(lines) + self.text
+                once += f"    {source}\n"
+            count = len(list(same))
+            lines.append(once * min(count, _SAME))
+            if count > _SAME:
+                lines.append(f"  [{count - _SAME} more of the same line]\n")
+        for number, part in enumerate(self.parts, 1):
+            told = f"{number} of {len(self.parts)}: {part.render().rstrip()}"
+            after.append(textwrap.indent(told, "  | ") + "\n")
+        return head + "".join(lines) + self.text + "".join(after)
 
 
 def tell(error: BaseException, depth: int = 8) -> Told:
@@ -107,6 +130,7 @@ def tell(error: BaseException, depth: int = 8) -> Told:
         for f in _frames(error.__traceback__)
         if not _is_ours(f.filename)
     ]
+    parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return Told(
         kind=type(error).__name__,
@@ -114,6 +138,7 @@ def tell(error: BaseException, depth: int = 8) -> Told:
         frames=tuple(frames),
         before=tell(before, depth - 1) if before is not None and depth > 0 else None,
         direct=error.__cause__ is not None,
+        parts=tuple(tell(part, depth - 1) for part in parts) if depth > 0 else (),
     )
 
 

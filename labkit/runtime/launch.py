@@ -1,7 +1,7 @@
 """Run a function on ranks: one call, one group, no process left behind.
 
-`launch` writes the job into a private folder (0700), starts the ranks (`start`), and hands back a
-`Run` that follows them. Ranks meet through a file in that folder, so no port is opened and nothing
+`launch` packs the function, and hands the job to a `Run`, which starts the ranks (`start`) and
+follows them. Ranks meet through a file in a private folder (0700), so no port is opened and nothing
 listens beyond loopback. Under torchrun the ranks are there already: `world` runs the function here.
 """
 
@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import inspect
 import os
-import pickle
 import secrets
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from labkit.runtime import travel
 from labkit.runtime.run import Run, cores
-from labkit.runtime.start import start_ranks
 from labkit.runtime.worker import Job
 
 DEFAULT_RANKS = 4
@@ -87,14 +83,16 @@ def launch(
     payload = travel.pack(fn, args)
     chosen = choose_backend(backend, count)
     job = Job(count, chosen, choose_threads(threads, count), entropy, seconds, trace, payload)
-    folder = Path(tempfile.mkdtemp(prefix="labkit-"))
+    run = Run(job)
     try:
-        (folder / "job").write_bytes(pickle.dumps(job))
-        run = Run(start_ranks(count, folder), folder, count, chosen, seconds, trace)
+        run.start()
+        return run.wait() if wait else run
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            run.stop()
+        except BaseException:  # a second interrupt has cut it short
+            run.stop()
         raise
-    return run.wait() if wait else run
 
 
 def choose_threads(threads: int | None, ranks: int) -> int:
@@ -176,7 +174,8 @@ def _check(
 def _check_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Tell a wrong number of arguments here, not four times from the ranks."""
     try:
-        signature = inspect.signature(fn)
+        # What is called is the wrapper: it may give a decorated function arguments of its own.
+        signature = inspect.signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):
         return  # built in: it will say so itself
     try:

@@ -22,7 +22,8 @@ class Page:
 
     def __init__(self, path: Path) -> None:
         with path.open("w+b") as file:
-            file.truncate(_SIZE)
+            file.write(bytes(_SIZE))  # a full disk says so here, not by a signal later
+            file.flush()
             self._map = mmap.mmap(file.fileno(), _SIZE)
 
     def write(self, text: str) -> None:

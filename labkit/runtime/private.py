@@ -28,8 +28,14 @@ __all__ = [
     "groups",
     "new_groups_by",
     "put_in_place",
+    "unseen_by_modes",
     "wrap_backward",
 ]
+
+
+# A context in which dispatch modes, such as the one that counts FLOPs, see no call; torch hands it
+# on to the threads of a backend.
+unseen_by_modes = torch._C._DisableTorchDispatch
 
 
 def backends(group: dist.ProcessGroup) -> dict[str, Any]:

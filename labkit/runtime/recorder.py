@@ -12,6 +12,7 @@ Cost: a few tens of microseconds a call. A collective is seen to complete throug
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -73,7 +74,8 @@ class Recorder:
         self.log = CudaLog(rank) if cuda else Log(rank)
         self.page = page
         self.log.at_step = self._mark_wire
-        self.unfinished: dict[int, RecordedWork] = {}  # issued, and not seen to be waited for
+        self.followed: dict[int, None] = {}  # operations whose future was taken, not yet waited for
+        self._numbers: defaultdict[Any, Iterator[int]] = defaultdict(itertools.count)
         self._places: dict[Any, bool] = {}
 
     def begin(self) -> None:
@@ -104,6 +106,13 @@ class Recorder:
                 return f"{code.co_filename}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment]
         return None
+
+    def count(self, *what: int) -> int:
+        """The number, from 0, of a collective in (group), a message in (group, from, to, tag).
+
+        It is counted on when a group is destroyed and made once more.
+        """
+        return next(self._numbers[what])
 
     def group(self, made: dist.ProcessGroup, ranks: list[int]) -> Recorded:
         """The recorded group that takes the place of `made`."""
@@ -137,11 +146,11 @@ class Recorder:
         finally:
             for hook in hooks:
                 hook.remove()
-        waited = [op for op, work in self.unfinished.items() if work.future_taken]
+        waited = tuple(self.followed)
         if computed and waited:
-            log.event("join", "join", computed[0], log.stamp(), op=waited[-1], ops=tuple(waited))
+            log.event("join", "join", computed[0], log.stamp(), op=waited[-1], ops=waited)
             for op in waited:
-                del self.unfinished[op]
+                self.followed.pop(op, None)
 
 
 class RecordedWork(Work):
@@ -154,7 +163,6 @@ class RecordedWork(Work):
         self.name = name
         self.recorder = recorder
         self.fields = fields
-        self.future_taken = False
         self.settle: Callable[[dict[str, Any], int], None] | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -170,14 +178,14 @@ class RecordedWork(Work):
             log.event(
                 "wait", self.name, start, log.stamp(), op=self.op, group=group, seq=seq, where=where
             )
-            self.recorder.unfinished.pop(self.op, None)
+            self.recorder.followed.pop(self.op, None)
             if self.settle is not None:
                 with contextlib.suppress(RuntimeError):
                     self.settle(self.fields, self.inner._source_rank())
                 self.settle = None
 
     def get_future(self) -> Any:
-        self.future_taken = True
+        self.recorder.followed[self.op] = None
         return self.inner.get_future()
 
     def is_completed(self) -> bool:
@@ -227,8 +235,6 @@ class Recorded(dist.ProcessGroup):
             next(iter(self._backends)) if len({*self._backends.values()}) == 1 else ""
         )
         self.index = recorder.log.group(Group(name, _description(name, words), tuple(ranks)))
-        self._sequence = 0
-        self._messages: dict[tuple[int, int, int], int] = defaultdict(int)
 
     def get_group_store(self) -> Any:
         return self.real.get_group_store()
@@ -306,7 +312,7 @@ class Recorded(dist.ProcessGroup):
         return self._message("recv", "recv_anysource", (tensors, tag), tensors, -1, tag)
 
     def _collective(self, name: str, method: str, args: Any, kwargs: Any, payload: Any) -> Any:
-        seq, self._sequence = self._sequence, self._sequence + 1
+        seq = self.recorder.count(self.index)
         fields: dict[str, Any] = {"group": self.index, "seq": seq}
         options = args[-1] if args else None
         root = getattr(options, "rootRank", None)
@@ -321,7 +327,7 @@ class Recorded(dist.ProcessGroup):
         fields: dict[str, Any] = {"group": self.index, "tag": tag, "peer": peer, "seq": -1}
         if peer >= 0:
             ends = (me, peer) if kind == "send" else (peer, me)
-            fields["seq"] = self._count(*ends, tag)
+            fields["seq"] = self.recorder.count(self.index, *ends, tag)
         work = self._pass_on(kind, kind, method, args, {}, tensors, fields)
         if peer < 0 and work is not None:  # which message it is turns out when it has arrived
             work.settle = self._settle
@@ -329,12 +335,8 @@ class Recorded(dist.ProcessGroup):
 
     def _settle(self, fields: dict[str, Any], source: int) -> None:
         fields["peer"] = self.ranks[source]
-        fields["seq"] = self._count(fields["peer"], self.recorder.log.rank, fields["tag"])
-
-    def _count(self, source: int, target: int, tag: int) -> int:
-        key = (source, target, tag)
-        self._messages[key] += 1
-        return self._messages[key] - 1
+        me = self.recorder.log.rank
+        fields["seq"] = self.recorder.count(self.index, fields["peer"], me, fields["tag"])
 
     def _pass_on(
         self, kind: str, name: str, method: str, args: Any, kwargs: Any, payload: Any,
@@ -368,9 +370,8 @@ class Recorded(dist.ProcessGroup):
                 work.get_future().then(lambda _: log.complete(op))
             except RuntimeError:
                 pass
-        recorded = RecordedWork(work, op, name, recorder, noted)
-        recorder.unfinished[op] = recorded
-        return recorded
+        # Nothing here keeps the handle: one that the program drops is dropped, as without a record.
+        return RecordedWork(work, op, name, recorder, noted)
 
     def _call(self, method: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
         # Straight to the backend, where torch's own dispatch would end up: through the dispatcher
@@ -380,7 +381,9 @@ class Recorded(dist.ProcessGroup):
             device = tensors[0].device.type if tensors else self._only_device
             backend = self._backends.get(device)
             if backend is not None:
-                return getattr(backend, name)(*args)
+                # gloo's threads work as this one does; counting there would lose their errors.
+                with private.unseen_by_modes():
+                    return getattr(backend, name)(*args)
         return getattr(self.real, method)(*args, **kwargs)
 
 

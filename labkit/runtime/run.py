@@ -1,8 +1,9 @@
 """A run: its ranks while they live, and what is left of them afterwards.
 
-A thread of its own follows the ranks (what they print, how they end) and decides how the run ends;
-the cell's thread prints and waits. So an interrupt takes effect at once, `wait=False` needs nothing
-more, and a widget may look at a `Run` from another thread.
+A thread of its own starts the ranks, follows them (what they print, how they end) and decides how
+the run ends; the cell's thread prints and waits. So an interrupt, which strikes the cell's thread
+between any two instructions, takes effect at once and never leaves a start half done; `wait=False`
+needs nothing more, and a widget may look at a `Run` from another thread.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import pickle
 import queue
 import re
-import shutil
 import signal
 import sys
 import threading
@@ -23,8 +23,8 @@ from typing import Any
 
 from labkit.runtime import page, travel
 from labkit.runtime.failures import LaunchError, RankFailed, TimedOut, place
-from labkit.runtime.start import Ended, Printed, Ranks
-from labkit.runtime.worker import Outcome
+from labkit.runtime.start import Ended, Ranks, get_ready, start_ranks
+from labkit.runtime.worker import Job, Outcome
 from labkit.trace import About, Trace
 from labkit.trace.log import RankRecord, merge
 
@@ -50,28 +50,36 @@ class Run:
     seconds : how long it took, once it has ended
     """
 
-    def __init__(
-        self, processes: Ranks, folder: Path, ranks: int, backend: str, timeout: float, trace: bool
-    ) -> None:
-        self.ranks = ranks
-        self.backend = backend
-        self.pids = tuple(processes.pids)
+    def __init__(self, job: Job) -> None:
+        self.ranks = ranks = job.ranks
+        self.backend = job.backend
+        self.pids: tuple[int, ...] = ()
         self.seconds: float | None = None
-        self._processes = processes
-        self._folder = folder
-        self._timeout = timeout
-        self._traced = trace
-        self._began = time.monotonic()
+        self._job = job
+        self._processes: Ranks | None = None  # until they are up
+        self._folder: Path  # theirs
+        self._refused: Exception | None = None  # why they did not start
+        self._timeout = job.timeout
+        self._traced = job.trace
         self._lock = threading.RLock()
         self._lines: list[list[str]] = [[] for _ in range(ranks)]
         self._to_print: queue.Queue[tuple[int, str] | None] = queue.Queue()
+        self._printed = [0] * ranks  # characters that were put there
         self._ended: dict[int, Ended] = {}
         self._killed: set[int] = set()  # ranks that were ended on purpose, by us
         self._stopped = False
         self._outcomes: dict[int, Outcome] = {}
         self._failure: LaunchError | None = None
+        self._up = threading.Event()  # the ranks were started, or will never be
         self._done = threading.Event()
+
+    def start(self) -> None:
+        """Start the ranks, once; returns when their processes are there."""
         threading.Thread(target=self._follow, name="labkit run", daemon=True).start()
+        while not self._up.wait(0.1):  # wakes up for an interrupt on Windows too
+            pass
+        if self._refused is not None:
+            raise self._refused
 
     def __repr__(self) -> str:
         return f"Run(ranks={self.ranks}, {self.backend}, {self.state})"
@@ -99,18 +107,12 @@ class Run:
         RankFailed, TimedOut, Deadlock, Mismatch, OutOfMemory : how the run failed
         KeyboardInterrupt : the cell was interrupted; all ranks are gone by then
         """
-        printed = [0] * self.ranks
         try:
             while (item := self._next_line()) is not None:
                 rank, line = item
-                before = printed[rank]
-                printed[rank] += len(line) + 1
-                if printed[rank] <= _PRINTED:
-                    sys.stdout.write(f"[rank {rank}] {line}\n")
-                elif before <= _PRINTED:
-                    sys.stdout.write(f"[rank {rank}] … more in run.output[{rank}]\n")
+                sys.stdout.write(f"[rank {rank}] {line}\n")
             self._done.wait()
-        except KeyboardInterrupt:
+        except BaseException:  # an interrupt, or a cell whose output is closed
             self.stop()
             raise
         finally:
@@ -126,7 +128,8 @@ class Run:
             if not self._done.is_set():
                 self._stopped = True
                 self._end(list(range(self.ranks)))
-        self._done.wait(5)
+        # A server that still imports torch cannot be hurried; its ranks will not be started.
+        self._done.wait(5 if self._up.is_set() else 0.5)
 
     def kill(self, rank: int) -> None:
         """End one rank (SIGKILL), as a failing machine would.
@@ -137,7 +140,8 @@ class Run:
         """
         if not 0 <= rank < self.ranks:
             raise ValueError(f"rank {rank}: this run has ranks 0 to {self.ranks - 1}")
-        self._processes.kill([rank])
+        if self._processes is not None:
+            self._processes.kill([rank])
 
     # Afterwards
 
@@ -210,49 +214,85 @@ class Run:
     # The following thread
 
     def _follow(self) -> None:
+        began = time.monotonic()
+        processes = None
         try:
-            failed_at = None
-            deadline = self._began + self._timeout
-            while len(self._ended) < self.ranks:
-                now = time.monotonic()
-                if failed_at is None and self._has_failed():
-                    failed_at = now
-                if failed_at is not None and now >= failed_at + _STRAGGLERS:
-                    self._end([r for r in range(self.ranks) if r not in self._ended])
-                    deadline = failed_at = float("inf")
-                if now >= deadline:
-                    self._failure = self._timed_out()
-                    self._end([r for r in range(self.ranks) if r not in self._ended])
-                    deadline = failed_at = float("inf")
-                self._take(min(0.05 if failed_at else 0.25, max(0.0, deadline - now)))
-            self._processes.drained(0.5)
-            while not self._processes.happenings.empty():
-                self._take(0)
-            self._collect()
-            if self._failure is None and not self._stopped:
-                self._failure = self._first_failure()
-            if self._failure is not None:
-                self._failure.run = self
+            get_ready()
+            with self._lock:
+                wanted = not self._stopped
+            if wanted:
+                processes = start_ranks(self._job)
+        except Exception as error:
+            self._refused = error
+        try:
+            if processes is not None:
+                began = time.monotonic()
+                with self._lock:
+                    self._processes = processes
+                    self._folder = processes.folder
+                    self.pids = tuple(processes.pids)
+                    if self._stopped:
+                        self._end(list(range(self.ranks)))
+                self._up.set()
+                self._watch(processes, began + self._timeout)
         except Exception as error:  # the follower must never leave a cell waiting
             self._failure = LaunchError(f"labkit lost track of this run: {error!r}")
         finally:
-            self.seconds = time.monotonic() - self._began
-            self._processes.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self.seconds = time.monotonic() - began
+            if processes is not None:
+                processes.close()
             self._to_print.put(None)
             self._done.set()
+            self._up.set()
 
-    def _take(self, timeout: float) -> None:
-        try:
-            happening = self._processes.happenings.get(timeout=timeout)
-        except queue.Empty:
-            return
-        if isinstance(happening, Printed):
-            with self._lock:
-                self._lines[happening.rank].append(happening.line)
-            self._to_print.put((happening.rank, happening.line))
-        else:
-            self._ended[happening.rank] = happening
+    def _watch(self, processes: Ranks, deadline: float) -> None:
+        """Take what happens until all ranks have ended; end them when one fails or time is up."""
+        failed_at = None
+        while len(self._ended) < self.ranks:
+            now = time.monotonic()
+            if failed_at is None and self._has_failed():
+                failed_at = now
+            if failed_at is not None and now >= failed_at + _STRAGGLERS:
+                self._end([r for r in range(self.ranks) if r not in self._ended])
+                deadline = failed_at = float("inf")
+            if now >= deadline:
+                self._failure = self._timed_out()
+                self._end([r for r in range(self.ranks) if r not in self._ended])
+                deadline = failed_at = float("inf")
+            self._take(processes, min(0.05 if failed_at else 0.25, max(0.0, deadline - now)))
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until and not processes.drained():
+            self._take(processes, 0.01)
+        while self._take(processes, 0):
+            pass
+        self._collect()
+        if self._failure is None and not self._stopped:
+            self._failure = self._first_failure()
+        if self._failure is not None:
+            self._failure.run = self
+
+    def _take(self, processes: Ranks, timeout: float) -> bool:
+        """Take in what has happened, some hundred things at most; False if there was nothing."""
+        for i in range(500):
+            try:
+                happening = processes.happenings.get(block=i == 0, timeout=timeout)
+            except queue.Empty:
+                return i > 0
+            if isinstance(happening, Ended):
+                self._ended[happening.rank] = happening
+            else:
+                self._take_line(happening.rank, happening.line)
+        return True
+
+    def _take_line(self, rank: int, line: str) -> None:
+        with self._lock:
+            self._lines[rank].append(line)
+        before = self._printed[rank]
+        self._printed[rank] += len(line) + 1
+        if self._printed[rank] <= _PRINTED:
+            self._to_print.put((rank, line))
+        elif before <= _PRINTED:
+            self._to_print.put((rank, f"… more in run.output[{rank}]"))
 
     def _has_failed(self) -> bool:
         self._collect()
@@ -270,7 +310,8 @@ class Run:
 
     def _end(self, ranks: list[int]) -> None:
         self._killed.update(ranks)
-        self._processes.kill(ranks)
+        if self._processes is not None:
+            self._processes.kill(ranks)
 
     def _first_failure(self) -> LaunchError | None:
         """The failure that the others follow from: see `_SECONDARY`; then by the ranks' stamps."""
@@ -313,6 +354,8 @@ class Run:
                 how = f"was killed by {signal.Signals(-code).name}"
             what = {-9: " (by hand, or because memory ran out)", -6: " (an abort inside C++)"}
             message = f"rank {rank} {how}{what.get(code, '')}"
+            where = self._stack(rank)
+            message += f", {where}" if where else ""
         else:
             message = f"rank {rank} ended its process with exit code {code} before it had a result"
         lines = [f"  rank {r}: {text}" for r, text in self._last_operations().items()]
@@ -357,12 +400,16 @@ class Run:
         until = time.monotonic() + 0.5
         while time.monotonic() < until and not all(_is_whole(p) for p in paths.values()):
             time.sleep(0.01)
-        found = {}
-        for rank, path in paths.items():
-            with contextlib.suppress(OSError):
-                thread = path.with_suffix(".thread").read_text()
-                found[rank] = _describe_stack(path.read_text(), thread)
+        found = {r: self._stack(r) for r in alive}
         return {r: text for r, text in found.items() if text}
+
+    def _stack(self, rank: int) -> str:
+        """What a rank's main thread was doing when it last wrote its stack; "" if it never did."""
+        path = self._folder / f"rank-{rank}.stack"
+        with contextlib.suppress(OSError):
+            thread = path.with_suffix(".thread").read_text()
+            return _describe_stack(path.read_text("utf-8", "replace"), thread)
+        return ""
 
 
 class Finished(Run):
@@ -438,11 +485,11 @@ def _describe_stack(text: str, thread: str) -> str:
     for file, line, name in frames:
         if "/torch/distributed/" in file and not name.startswith("wrapper"):
             inside = name
-        elif "/labkit/runtime/" in file and "recorder" in file:
-            continue
-        elif "/site-packages/torch/" not in file and "/labkit/runtime/" not in file:
+        elif not file.startswith("<frozen ") and not travel.is_installed(file):
             where = place(file, int(line))
             return f"in {inside}, called at {where}" if inside else f"running at {where} ({name})"
+        elif name == "_wait_for_threads":
+            return "waiting for threads that its function has started"
     return f"in {inside}" if inside else ""
 
 

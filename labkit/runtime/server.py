@@ -86,10 +86,11 @@ def _exactly(channel: socket.socket, size: int) -> bytes:
 class Server:
     """The loop: new runs from the kernel, ends of ranks, runs that were closed."""
 
-    def __init__(self, kernel: socket.socket) -> None:
+    def __init__(self, kernel: socket.socket, parent: int) -> None:
         self.kernel = kernel
-        self.parent = os.getppid()
+        self.parent = parent
         self.runs: list[_Run] = []
+        self.folders: set[str] = set()  # those of runs, there or soon to be
         self.later = list(LATER)
         self.wake, self._wake_in = os.pipe()
         for fd in (self.wake, self._wake_in):
@@ -105,38 +106,46 @@ class Server:
             sockets: list[Any] = [self.kernel, *(r.socket for r in self.runs)]
             busy = bool(self.runs) or not self.later
             ready, _, _ = select.select([*sockets, self.wake], [], [], 0.5 if busy else 0.02)
-            if os.getppid() != self.parent:  # a forked copy of the kernel may still hold the socket
-                self.end()
             if self.wake in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self.wake, 4096)
             self.reap()
             for run in [r for r in self.runs if r.socket in ready]:
                 self.hear(run)
-            if self.kernel in ready:
+            if self.kernel in ready:  # first what a dead kernel has still said
                 self.start()
+            elif os.getppid() != self.parent:  # a forked copy of it may hold the socket yet
+                self.end()
             elif not ready and not busy:
                 importlib.import_module(self.later.pop(0))
                 _settle()
 
     def start(self) -> None:
-        """Fork the ranks of one run."""
+        """Fork the ranks of one run, or note the folder of one that will soon come."""
         message, fds = receive(self.kernel)
         if message is None:
             self.end()
         assert message is not None
+        if "expect" in message:
+            self.folders.add(message["expect"])
+            return
         run = _Run(message["folder"], socket.socket(fileno=fds[0]))
-        pids = []
-        for rank, output in enumerate(fds[1:]):
-            pid = os.fork()
-            if pid == 0:
-                self.become(rank, run, output, fds, message)
-            run.ranks[pid] = rank
-            pids.append(pid)
-        for fd in fds[1:]:
-            os.close(fd)
+        pids: list[int] = []
+        try:
+            for rank, output in enumerate(fds[1:]):
+                pid = os.fork()
+                if pid == 0:
+                    self.become(rank, run, output, fds, message)
+                run.ranks[pid] = rank
+                pids.append(pid)
+            self.tell(run, {"pids": pids})
+        except OSError as error:  # the launcher closes the run, which ends those that are up
+            why = f"rank {len(pids)} could not be started: {error}. Use fewer ranks, or end others."
+            self.tell(run, {"error": why})
+        finally:
+            for fd in fds[1:]:
+                os.close(fd)
         self.runs.append(run)
-        self.tell(run, {"pids": pids})
 
     def become(
         self, rank: int, run: _Run, output: int, fds: list[int], message: dict[str, Any]
@@ -173,6 +182,7 @@ class Server:
             run.socket.close()
             self.runs.remove(run)
             shutil.rmtree(run.folder, ignore_errors=True)
+            self.folders.discard(run.folder)
             self.reap()
 
     def reap(self) -> None:
@@ -183,7 +193,7 @@ class Server:
             except ChildProcessError:
                 return
             if seen is None:
-                return
+                break
             with contextlib.suppress(OSError):
                 os.killpg(seen.si_pid, signal.SIGKILL)  # before the number can be used again
             _, status = os.waitpid(seen.si_pid, 0)
@@ -192,14 +202,12 @@ class Server:
                 if rank is not None:
                     code = os.waitstatus_to_exitcode(status)
                     self.tell(run, {"rank": rank, "code": code, "stamp": time.perf_counter_ns()})
-                    if not run.ranks:
-                        self.sweep()
+        self.sweep()  # at every end: an orphan that died leaves us its own
 
     def sweep(self) -> None:
         """Kill adopted orphans: processes that a rank started in a session of their own."""
-        ours = {pid for run in self.runs for pid in run.ranks}
-        for pid in _children():
-            if pid not in ours and not any(r.ranks for r in self.runs):
+        if not any(run.ranks for run in self.runs):  # else it may be a living rank's
+            for pid in _children():
                 _kill(pid)
 
     def tell(self, run: _Run, message: dict[str, Any]) -> None:
@@ -209,12 +217,15 @@ class Server:
     def end(self) -> None:
         """The kernel is gone: kill every rank, remove every folder, and go."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        for pid in _children():
-            _kill(pid)
-        for run in self.runs:
-            shutil.rmtree(run.folder, ignore_errors=True)
-        for pid in _children():  # what those had started has been adopted by now
-            _kill(pid)
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(ChildProcessError):
+            while True:  # what those had started is adopted when they have gone
+                for pid in _children():
+                    _kill(pid)
+                os.wait()
+        for folder in self.folders:  # a rank may have written its outcome meanwhile
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
 
@@ -253,7 +264,7 @@ def main() -> None:
     for name in FIRST:
         importlib.import_module(name)
     _settle()
-    Server(kernel).serve()
+    Server(kernel, parent=int(sys.argv[2])).serve()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ imports the module afresh. What cannot travel is named before any rank starts.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import inspect
@@ -60,9 +61,20 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     """
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(f"{_name(fn)} is an async function: ranks run plain functions")
+    if inspect.isgeneratorfunction(fn):
+        raise TypeError(f"{_name(fn)} has a yield: a call runs none of it. Return a list instead")
     try:
-        with _by_value_if_ranks_cannot_import(sys.modules.get(getattr(fn, "__module__", ""))):
-            data = _dumps((fn, args))
+        with contextlib.ExitStack() as stack:
+            strangers: set[str] = set()
+            while True:
+                data = _dumps((fn, args))
+                new = [m for m in _modules_named_in(data) if not _ranks_find(m)]
+                new = [m for m in new if m.__name__ not in strangers]
+                if not new:
+                    break
+                for module in new:
+                    strangers.add(module.__name__)
+                    stack.enter_context(_by_value(module))
     except Exception as error:
         raise TypeError(_blame(fn, args, error)) from error
     _warn_of_changed_modules(data)
@@ -90,14 +102,13 @@ def unpack(data: bytes) -> Any:
     return pickle.loads(data)
 
 
+def _finds_editable(finder: Any) -> bool:
+    return str(getattr(finder, "__module__", "")).startswith("__editable__")  # set up by pip
+
+
 @contextmanager
-def _by_value_if_ranks_cannot_import(module: ModuleType | None) -> Iterator[None]:
-    """Let a module's functions travel by value where sys.path would not lead a rank to it."""
-    name = module.__name__ if module is not None else "__main__"
-    top = name.partition(".")[0]
-    if name == "__main__" or module is None or _is_found(top):
-        yield
-        return
+def _by_value(module: ModuleType) -> Iterator[None]:
+    """Let what a module defines travel by value, itself too."""
     with _registry:
         cloudpickle.register_pickle_by_value(module)
         try:
@@ -109,10 +120,17 @@ def _by_value_if_ranks_cannot_import(module: ModuleType | None) -> Iterator[None
 _registry = threading.RLock()  # cloudpickle's list is shared by all threads
 
 
-def _is_found(top: str) -> bool:
+def _ranks_find(module: ModuleType) -> bool:
+    """Whether sys.path leads a rank to this very module, not to none or to another file."""
+    top = module.__name__.partition(".")[0]
     if top in sys.builtin_module_names:
         return True
-    return importlib.machinery.PathFinder.find_spec(top) is not None
+    finders: list[Any] = [importlib.machinery.PathFinder, *filter(_finds_editable, sys.meta_path)]
+    spec = next(filter(None, (finder.find_spec(top, None) for finder in finders)), None)
+    file = getattr(sys.modules.get(top), "__file__", None)
+    if spec is None or file is None or spec.origin is None:  # a namespace package has no file
+        return spec is not None
+    return Path(spec.origin).resolve() == Path(file).resolve()
 
 
 def _blame(fn: Callable[..., Any], args: tuple[Any, ...], error: Exception) -> str:
@@ -181,8 +199,10 @@ def _modules_named_in(data: bytes) -> list[ModuleType]:
     while waiting:
         module = waiting.pop()
         file = getattr(module, "__file__", None)
-        if module.__name__ in found or not file or _is_installed(file):
+        if module.__name__ in found or (file and is_installed(file)):
             continue
+        if not file and (module.__spec__ is not None or module.__name__ in _OWN):
+            continue  # built in, or a package without a file
         found[module.__name__] = module
         for value in list(vars(module).values()):
             name = value.__name__ if isinstance(value, ModuleType) else None
@@ -192,10 +212,12 @@ def _modules_named_in(data: bytes) -> list[ModuleType]:
     return list(found.values())
 
 
+_OWN = ("__main__", "__mp_main__")
 _WORDS = ("SHORT_BINUNICODE", "BINUNICODE", "UNICODE")
 
 
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
+    """Whether a file came with Python, a package, or labkit: it is not the learner's."""
     roots = {sysconfig.get_path(k) for k in ("stdlib", "platstdlib", "purelib", "platlib")}
     return file.startswith((*filter(None, roots), _LABKIT))
 

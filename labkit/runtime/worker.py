@@ -6,6 +6,7 @@ written whole or not at all. Only the learner's own output goes through the pipe
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import io
@@ -73,6 +74,7 @@ def rank_process(message: dict[str, Any], rank: int) -> int:
         raw = io.FileIO(fd, "w", closefd=False)
         stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
         setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     folder = Path(message["folder"])
     with (folder / "job").open("rb") as file:
         job: Job = pickle.load(file)
@@ -80,9 +82,19 @@ def rank_process(message: dict[str, Any], rank: int) -> int:
         LABKIT_RANK=str(rank), RANK=str(rank), WORLD_SIZE=str(job.ranks),
         LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(job.ranks),
     )  # fmt: skip
-    _dump_stacks_on_request(folder / f"rank-{rank}.stack", job.timeout)
+    _dump_stacks(folder / f"rank-{rank}.stack", job.timeout)
+    process = os.getpid()
     outcome = run_job(job, rank, folder)
-    _write(folder / f"rank-{rank}.outcome", outcome)
+    if os.getpid() != process:  # a fork that the function made has come back: it is no rank
+        if outcome.error is not None:
+            sys.stderr.write(outcome.error.render())
+        return 0 if outcome.error is None else 1
+    path = folder / f"rank-{rank}.outcome"
+    try:
+        _write(path, outcome)
+    except Exception as error:  # no room for it, for one: say so in a few bytes
+        outcome = Outcome(time.perf_counter_ns(), error=tell(error), stage="result")
+        _write(path, outcome)
     _leave(job, folder)
     return 0 if outcome.error is None else 1
 
@@ -98,6 +110,7 @@ def run_job(job: Job, rank: int, folder: Path) -> Outcome:
     value: Any = None
     log = None
     try:
+        dist.set_debug_level_from_env()  # torch has read it in the server, once
         prepare(job.threads, job.seed, rank)
         fn, args = travel.unpack(job.payload)
         with contextlib.ExitStack() as stack:
@@ -167,6 +180,8 @@ def _leave(job: Job, folder: Path) -> None:
         if all((folder / f"rank-{r}.outcome").exists() for r in range(job.ranks)):
             break
         time.sleep(0.002)
+    # What the function registered: files to be removed, logs to be closed.
+    atexit._run_exitfuncs()
     with contextlib.suppress(Exception):
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -176,10 +191,11 @@ def _leave(job: Job, folder: Path) -> None:
 
 
 def _wait_for_threads() -> None:
-    """As an interpreter does at its end: threads that are not daemons finish first."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    """As an interpreter does at its end: thread pools close, threads that are not daemons finish.
+
+    It is the interpreter's own step: pools are told to close by it, and by nothing public.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
 
 
 def _write(path: Path, outcome: Outcome) -> None:
@@ -188,10 +204,11 @@ def _write(path: Path, outcome: Outcome) -> None:
     beside.replace(path)
 
 
-def _dump_stacks_on_request(path: Path, timeout: float) -> None:
-    """Let the launcher see where this rank is, even when it hangs in C++."""
+def _dump_stacks(path: Path, timeout: float) -> None:
+    """Let the launcher see where this rank is, even when it hangs in C++ or dies there."""
     file = path.open("w")
     path.with_suffix(".thread").write_text(f"{threading.get_ident():x}")
+    faulthandler.enable(file)  # when it dies by a signal of its own making
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
     else:  # Windows has no such signal: write shortly before the launcher asks

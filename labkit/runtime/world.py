@@ -45,11 +45,12 @@ def run_in_world(
     RankFailed : this rank's function raised (torchrun then ends the others), or another's did
     TimeoutError : not all ranks came, with how many did
     """
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, world = _number("RANK"), _number("WORLD_SIZE")
     if ranks is not None and ranks != world:
         raise ValueError(
-            f"ranks={ranks}, but torchrun has started {world}: leave ranks out, or start torchrun "
-            f"with --nproc-per-node {ranks}"
+            f"ranks={ranks}, but torchrun has started {world} (WORLD_SIZE): leave ranks out, or "
+            f"start torchrun with --nproc-per-node {ranks}. Not under torchrun? Then unset RANK "
+            "and WORLD_SIZE."
         )
     import torch.distributed as dist
 
@@ -83,9 +84,10 @@ def run_in_world(
         try:
             value = travel.pack_result(fn(*args))
         except BaseException as error:
-            told = tell(error).render()
-            exchange.set("failed", f"{rank}\n{type(error).__name__}: {error}")
-            raise RankFailed(f"rank {rank} failed: {error!r}\n\n{told}", rank, told) from error
+            told = tell(error)
+            exchange.set("failed", f"{rank}\n{told.text.rstrip()}")
+            message = f"rank {rank} failed\n\n{told.render()}"
+            raise RankFailed(message, rank, told.render()) from error
         seconds = time.monotonic() - began
         record = recorder.finish() if recorder is not None else None
         results = _exchange(exchange, rank, world, "result", value, timeout)
@@ -97,6 +99,15 @@ def run_in_world(
     records = [record for record, _ in both if record is not None]
     about = replace(about_run(world, chosen), error=max(doubt for _, doubt in both) * 1e-9)
     return Finished(world, chosen, results, records, about, seconds)
+
+
+def _number(name: str) -> int:
+    text = os.environ[name]
+    if not text.isdecimal():
+        raise ValueError(
+            f"{name}={text!r}: torchrun sets a number here. Not under torchrun? Then unset it."
+        )
+    return int(text)
 
 
 def _join(rank: int, world: int, backend: str, timeout: float, number: int) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -37,35 +37,32 @@ while True:
 """
 
 
-def ours() -> set[int]:
-    """Everything that runs labkit's server or is a rank of one."""
-    found = set()
-    for process in psutil.process_iter(["cmdline"]):
-        if any("labkit.runtime" in word for word in process.info["cmdline"] or ()):
-            found.add(process.pid)
-    return found
-
-
-def folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("labkit-*"))
+def started_with(token: str) -> list[psutil.Process]:
+    """Every process that has this environment, directly or from the kernel that started it."""
+    return [
+        process
+        for process in psutil.process_iter(["environ"])
+        if (process.info["environ"] or {}).get("LABKIT_SOAK") == token
+    ]
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_nothing_is_left_of_killed_kernels(sig: signal.Signals) -> None:
-    before, folders_before = ours(), folders()
+def test_nothing_is_left_of_killed_kernels(sig: signal.Signals, tmp_path: Path) -> None:
+    environment = {**os.environ, "LABKIT_SOAK": str(tmp_path), "TMPDIR": str(tmp_path)}
     draw = random.Random(int(sig))
     for _ in range(15):
         kernel = subprocess.Popen(
-            [sys.executable, "-c", KERNEL], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+            [sys.executable, "-c", KERNEL],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment,
+        )  # fmt: skip
         time.sleep(draw.uniform(0.2, 8.0))
         kernel.send_signal(sig)
         kernel.wait()
     until = time.monotonic() + 10
-    while time.monotonic() < until and (ours() - before or folders() - folders_before):
+    while time.monotonic() < until and (started_with(str(tmp_path)) or any(tmp_path.iterdir())):
         time.sleep(0.1)
-    assert ours() - before == set()
-    assert folders() - folders_before == set()
+    assert started_with(str(tmp_path)) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_interrupts_at_any_moment_leave_the_kernel_usable() -> None:

@@ -22,7 +22,7 @@ class Style:
     ink : colour of the text on the fill, at least 4.5:1 against it
     letter : short label for bars that have no room for a name
     hatch : "", or one of ``/ \\ x . -``
-    quiet : a dark page draws it dark: nothing happens there
+    dark : fill on a dark page, under white text; "": the same fill and ink
     """
 
     key: str
@@ -30,7 +30,7 @@ class Style:
     ink: str = "#000000"
     letter: str = ""
     hatch: str = ""
-    quiet: bool = False
+    dark: str = ""
 
 
 STYLES = (
@@ -39,13 +39,13 @@ STYLES = (
     Style("input-gradient", "#d55e00", letter="I", hatch="/"),
     Style("weight-gradient", "#f0e442", letter="W", hatch="\\"),
     Style("optimizer", "#009e73", letter="O", hatch="-"),
-    Style("other compute", "#d9d9d9"),
+    Style("other compute", "#d9d9d9", dark="#666666"),
     Style("send", "#0072b2", ink="#ffffff", letter="S"),
     Style("receive", "#a6cee3", letter="R", hatch="."),
     Style("collective", "#cc79a7", letter="C"),
-    Style("wait", "#f2f2f2", hatch="/", quiet=True),
-    Style("call", "#f2f2f2", hatch=".", quiet=True),
-    Style("join", "#f2f2f2", letter="J", hatch="x", quiet=True),
+    Style("wait", "#f2f2f2", hatch="/", dark="#3a3a3a"),
+    Style("call", "#f2f2f2", hatch=".", dark="#3a3a3a"),
+    Style("join", "#f2f2f2", letter="J", hatch="x", dark="#3a3a3a"),
 )
 INDEX = {style.key: i for i, style in enumerate(STYLES)}
 OTHER = INDEX["other compute"]

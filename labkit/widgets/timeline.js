@@ -10,18 +10,30 @@ const CLOCKS = {
   paced: "real ranks, made to take the time that the lesson sets",
   modelled: "computed from the events, not run",
 };
-const HINT = "Press Tab to enter the picture, then the arrow keys to go from event to event; ? lists the keys.";
+const HINT = "Press Tab to enter the picture, then the arrow keys to go from event to event; ? explains the picture and its keys.";
 const KEYS = [
   ["← →", "previous, next event of the lane"],
   ["↑ ↓", "lane above, below"],
-  ["Home End", "first, last event of the lane"],
+  ["Home End", "first, last event of the lane, in the step shown"],
   ["p", "partner: the next event of the same operation"],
   ["Enter", "zoom to the event"],
   ["+ −", "zoom in, out"],
   ["Shift + arrows", "move the picture"],
-  ["0", "show all"],
+  ["0", "show all, leave the event"],
+  ["Escape", "leave the event, and give the wheel back to the page"],
   ["t", "table"],
-  ["pointer", "drag to move; double-click an event to zoom to it; the wheel zooms once the picture was clicked, or with Ctrl; Shift + wheel scrolls through the ranks"],
+  ["pointer", "drag to move; double-click an event to zoom to it; the wheel zooms from a click until the pointer leaves, or with Ctrl; Shift + wheel scrolls through the ranks"],
+];
+
+const SIGNS = [
+  ["compute", "upper lane of a rank: what its program does, one thing at a time"],
+  ["communication", "lower lanes: each operation from its call until it is complete, also behind compute"],
+  ["call", "dotted: the rank is inside the call of an operation"],
+  ["wait, join", "hatched: the rank stands still for an operation, or at the end of a backward"],
+  ["other compute", "grey: compute outside of any span with a known name"],
+  ["thin strip", "over the bars: the outermost spans of the program"],
+  ["faded bars", "other steps than the one shown"],
+  ["negative times", "before the start of the step that the axis counts from"],
 ];
 
 /** Keys that the timeline keeps from JupyterLab, which has commands of its own on b, x, d, arrows. */
@@ -38,6 +50,7 @@ class TimelineView {
     this.layout = new Layout(this.data);
     this.painter = new Painter(this.data, this.layout);
     this.focused = this.hovered = -1;
+    this.held = false; // the wheel: from a click until the pointer leaves
     this.undo = new AbortController();
     this.build();
     this.listen();
@@ -79,17 +92,18 @@ class TimelineView {
     if (data.home.step !== null) this.steps.append(make("option", { value: "run", text: "whole run" }));
     for (const { index } of data.steps) this.steps.append(make("option", { value: index, text: `step ${index}` }));
     this.tableButton = opener("as a table", "Show the events as a table", () => this.toggleTable(), "table");
-    this.helpButton = opener("?", "Show the keys", () => this.toggleHelp(), "help");
+    this.helpButton = opener("?", "Show the keys and signs", () => this.toggleHelp(), "help");
     const bar = make("div", { class: "labkit-timeline-bar" },
-      this.title,
-      make("span", { class: "labkit-timeline-clock", text: about.clock, title: CLOCKS[about.clock] }),
-      make("span", { class: "labkit-timeline-note", text: about.note }),
-      make("span", { class: "labkit-timeline-gap" }),
-      ...(this.steps.length > 2 ? [this.steps] : []),
-      button("−", "Zoom out", () => this.zoom(1.6)),
-      button("+", "Zoom in", () => this.zoom(1 / 1.6)),
-      button("show all", "Show all", () => this.reset()),
-      this.tableButton, this.helpButton);
+      make("div", { class: "labkit-timeline-head" },
+        this.title,
+        make("span", { class: "labkit-timeline-clock", text: about.clock, title: CLOCKS[about.clock] })),
+      make("div", { class: "labkit-timeline-controls" },
+        ...(this.steps.length > 2 ? [this.steps] : []),
+        button("−", "Zoom out", () => this.zoom(1.6)),
+        button("+", "Zoom in", () => this.zoom(1 / 1.6)),
+        button("show all", "Show all", () => this.reset()),
+        this.tableButton, this.helpButton));
+    const note = make("div", { class: "labkit-timeline-note", text: about.note });
 
     this.picture = make("canvas", { class: "labkit-timeline-picture", "aria-hidden": "true" });
     this.canvas = make("canvas", {
@@ -108,13 +122,14 @@ class TimelineView {
     this.status = make("div", { class: "labkit-timeline-status", id: `${id}-status`, role: "status",
       "aria-live": "polite", text: HINT });
     this.help = make("dl", { class: "labkit-timeline-help", id: `${id}-help`, hidden: "" },
-      ...KEYS.map(([keys, what]) => make("div", {}, make("dt", { text: keys }), make("dd", { text: what }))));
+      ...[...SIGNS, ...KEYS].map(([term, what]) =>
+        make("div", {}, make("dt", { text: term }), make("dd", { text: what }))));
     this.table = make("div", { class: "labkit-timeline-table", id: `${id}-table`, hidden: "", tabindex: "0",
       role: "group", "aria-label": "Events as a table" });
     this.probe = make("span", { hidden: "" });
     // A group, not a landmark: a notebook may hold many timelines.
     this.root = make("div", { class: "labkit-timeline", role: "group" },
-      bar, this.stage, legend, this.status, this.help, this.table, this.probe);
+      bar, note, this.stage, legend, this.status, this.help, this.table, this.probe);
   }
 
   on(target, type, act, options = {}) {
@@ -130,7 +145,7 @@ class TimelineView {
     this.on(canvas, "pointermove", (event) => this.move(event));
     this.on(canvas, "pointerup", (event) => this.release(event));
     this.on(canvas, "pointercancel", () => { this.drag = null; });
-    this.on(canvas, "pointerleave", () => this.hover(-1));
+    this.on(canvas, "pointerleave", () => { this.held = false; this.hover(-1); });
     this.on(canvas, "dblclick", () => this.hovered >= 0 && this.zoomTo(this.hovered));
     this.on(this.steps, "change", () => this.pick(this.steps.value));
     this.onStep = () => this.chooseStep();
@@ -233,7 +248,7 @@ class TimelineView {
 
   reset() {
     this.layout.show(...this.layout.home);
-    this.draw();
+    this.focus(-1);
   }
 
   zoom(factor, x = null) {
@@ -263,8 +278,11 @@ class TimelineView {
   // Pointer.
 
   wheel(event) {
-    if (!event.ctrlKey && !this.root.matches(":focus-within")) {
+    const chosen = this.held && this.canvas.matches(":focus");
+    const out = event.deltaY > 0 && !event.shiftKey && this.layout.widest; // no further out
+    if (!event.ctrlKey && (!chosen || out)) {
       // The notebook scrolls; the picture zooms once it was chosen.
+      if (chosen) return;
       if (this.focused < 0) this.status.textContent = "Click the picture, or hold Ctrl, to zoom with the wheel.";
       return;
     }
@@ -279,6 +297,7 @@ class TimelineView {
 
   press(event) {
     if (event.button !== 0) return;
+    this.held = true;
     this.canvas.setPointerCapture(event.pointerId);
     const { from, to, top } = this.layout;
     this.drag = { x: event.offsetX, y: event.offsetY, from, to, top, moved: false };
@@ -337,6 +356,12 @@ class TimelineView {
 
   key(event) {
     if (event.ctrlKey || event.altKey || event.metaKey) return;
+    if (event.key === "Escape") { // JupyterLab may act on it too
+      this.held = false;
+      this.hover(-1);
+      this.focus(-1);
+      return;
+    }
     const shift = event.shiftKey ? "Shift+" : "";
     const act = {
       "+": () => this.zoom(1 / 1.6), "=": () => this.zoom(1 / 1.6),
@@ -347,6 +372,7 @@ class TimelineView {
     }[event.key.length > 1 ? shift + event.key : event.key] ?? (shift ? undefined : this.walk(event.key));
     if (!act) return;
     event.preventDefault();
+    this.hover(-1); // what the pointer left there would cover what the keys show
     act();
   }
 
@@ -356,7 +382,7 @@ class TimelineView {
     const target = {
       ArrowLeft: () => layout.along(focused, -1), ArrowRight: () => layout.along(focused, 1),
       ArrowUp: () => layout.across(focused, -1), ArrowDown: () => layout.across(focused, 1),
-      Home: () => layout.along(focused, -Infinity), End: () => layout.along(focused, Infinity),
+      Home: () => layout.edge(focused, false), End: () => layout.edge(focused, true),
       p: () => this.partner(), Enter: () => focused,
     }[key];
     if (!target) return undefined;

@@ -10,9 +10,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.lab import Lab, Server
+from tests.widgets.traces import skewed
 
 MADE = """
-from tests.widgets.traces import data_parallel, many, pipeline
+from tests.widgets.traces import data_parallel, many, pipeline, skewed
 from labkit.widgets import Timeline
 import labkit.widgets.timeline
 """
@@ -40,8 +41,9 @@ CELLS = (
     HOSTILE,
     "Timeline(data_parallel(ranks=32, steps=1))",
     LATE,
+    "Timeline(skewed(), title='A title of many words, as lessons give them to their pictures')",
 )
-RECORDED, SCHEDULE, HOSTILE_NAMES, MANY_RANKS, LATE_STEPS = range(1, 6)  # cells
+RECORDED, SCHEDULE, HOSTILE_NAMES, MANY_RANKS, LATE_STEPS, SKEWED = range(1, 7)  # cells
 
 
 class Shown:
@@ -198,14 +200,29 @@ def test_the_wheel_zooms_only_a_picture_that_was_chosen(recorded: Shown) -> None
     recorded.settle()
     assert recorded.number("zoom") == 1
     recorded.canvas.scroll_into_view_if_needed()
-    recorded.canvas.focus()
-    recorded.find(0.5, 100)
+    recorded.page.mouse.click(*recorded.at(0.5, 100))
     before = recorded.number("from"), recorded.number("to")
     recorded.page.mouse.wheel(0, -200)
     recorded.page.wait_for_function(
         "(canvas) => Number(canvas.dataset.zoom) > 1.2", arg=recorded.canvas.element_handle()
     )
     assert before[0] < recorded.number("from") < recorded.number("to") < before[1]
+    recorded.page.mouse.move(2, 2)
+    recorded.find(0.5, 100)
+    zoomed = recorded.number("zoom")
+    recorded.page.mouse.wheel(0, -200)
+    recorded.settle()
+    assert recorded.number("zoom") == zoomed  # the page has its wheel back
+
+
+def test_the_wheel_scrolls_on_where_all_is_in_view(recorded: Shown) -> None:
+    recorded.page.mouse.click(*recorded.at(0.5, 100))
+    taken = """(canvas, by) => !canvas.dispatchEvent(
+        new WheelEvent("wheel", { deltaY: by, cancelable: true, bubbles: true }))"""
+    assert recorded.canvas.evaluate(taken, 100) is False
+    assert recorded.canvas.evaluate(taken, -100) is True
+    recorded.settle()
+    assert recorded.canvas.evaluate(taken, 100) is True
 
 
 def test_dragging_moves_the_window(recorded: Shown) -> None:
@@ -316,6 +333,79 @@ def test_the_table_says_what_the_picture_says(recorded: Shown) -> None:
     expect(row).to_contain_text("ranks 0, 1, 2, 3")
     recorded.press("ArrowRight", "Enter")  # the table follows the window
     expect(events.locator("caption")).not_to_contain_text(f"{count} events")
+
+
+def test_the_table_of_a_step_counts_that_step_alone(opened: Lab) -> None:
+    shown = fresh(opened, SKEWED)
+    shown.root.get_by_label("Step shown").select_option("1")
+    shown.press("t")
+    each = shown.root.locator("table").first
+    expect(each.locator("caption")).to_have_text("Each rank, step 1 (measured)")
+    summary = skewed().summary(step=1)
+    wanted = [
+        [
+            f"{1e3 * t.busy:.4g} ms",
+            f"{1e3 * t.exposed:.4g} ms",
+            str(m.calls),
+            f"{m.payload / 1e3:g} kB",
+        ]
+        for t, m in zip(summary.times, summary.traffic, strict=True)
+    ]
+    assert wanted[0] == ["700 ms", "300 ms", "1", "2 kB"]
+    rows = each.locator("tbody tr").all()
+    assert [row.locator("td").all_inner_texts() for row in rows] == wanted
+
+
+def test_home_and_end_stay_in_the_step(opened: Lab) -> None:
+    shown = fresh(opened, SKEWED)
+    shown.root.get_by_label("Step shown").select_option("1")
+    shown.press("ArrowRight", "Home")
+    expect(shown.status).to_contain_text("forward (compute), starts at 0 s")
+    shown.press("End")
+    expect(shown.status).to_contain_text("loss (compute), starts at 900 ms")
+
+
+def test_the_keyboard_sends_the_pointers_facts_away(recorded: Shown) -> None:
+    tip = recorded.root.locator(".labkit-timeline-tip")
+    recorded.find(0.2, 50)
+    expect(tip).to_be_visible()
+    recorded.press("ArrowRight")
+    expect(tip).to_be_hidden()
+    expect(recorded.status).to_contain_text("Rank 0")
+    for key in ("Escape", "0"):
+        recorded.press("ArrowRight", key)
+        expect(recorded.status).not_to_contain_text("Rank 0")
+        assert recorded.number("focus") == -1
+
+
+def test_a_place_is_told_by_the_end_of_its_path(opened: Lab) -> None:
+    shown = fresh(opened, SKEWED)
+    shown.press("ArrowRight", "ArrowDown", "t")
+    expect(shown.status).to_contain_text("where lab/train.py:7")
+    whole = shown.root.locator("td", has_text="/home/me/course/lab/train.py:7")
+    expect(whole.first).to_be_visible()
+
+
+def test_the_help_says_what_the_picture_shows(recorded: Shown) -> None:
+    recorded.press("?")
+    terms = recorded.root.locator("dl dt").all_inner_texts()
+    recorded.press("?")
+    assert {"compute", "communication", "call", "faded bars", "negative times"} <= set(terms)
+
+
+@pytest.mark.parametrize(("width", "rows"), [(1280, 1), (800, 2)])
+def test_the_controls_stay_together(opened: Lab, width: int, rows: int) -> None:
+    opened.page.set_viewport_size({"width": width, "height": 900})
+    try:
+        shown = fresh(opened, SKEWED)
+        bar = shown.root.locator(".labkit-timeline-bar")
+        parts = bar.locator(".labkit-timeline-head, button, select").all()
+        boxes = [part.bounding_box() for part in parts]
+        middles = [round(box["y"] + box["height"] / 2) for box in boxes if box]
+        assert len(set(middles[1:])) == 1
+        assert len({m // 12 for m in middles}) <= rows
+    finally:
+        opened.page.set_viewport_size({"width": 1280, "height": 900})
 
 
 def test_keys_stay_out_of_jupyterlab(opened: Lab, recorded: Shown) -> None:

@@ -254,7 +254,7 @@ def test_recording_a_call_costs_little() -> None:
         return found
 
     added: dict[str, float] = {}
-    for _ in range(5):  # a neighbour may be loud: a quieter moment tells what the code needs
+    for _ in range(15):  # a neighbour may be loud: a quieter moment tells what the code needs
         plain, recorded = (
             labkit.launch(work, ranks=1, threads=1, backend="gloo", trace=t).results[0]
             for t in (False, True)
@@ -262,4 +262,5 @@ def test_recording_a_call_costs_little() -> None:
         added = {n: min(recorded[n] - plain[n], added.get(n, 1e9)) for n in plain}
         if max(added.values()) < 50:
             break
+        time.sleep(0.5)
     assert max(added.values()) < 50, f"microseconds that a call takes more: {added}"

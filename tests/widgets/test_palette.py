@@ -25,6 +25,15 @@ def test_contrast_is_measured_as_wcag_does() -> None:
 @pytest.mark.parametrize("style", STYLES, ids=lambda style: style.key)
 def test_text_on_every_fill_can_be_read(style) -> None:
     assert contrast(style.colour, style.ink) >= 4.5
+    if style.dark:  # on a dark page, under white text
+        assert contrast(style.dark, "#ffffff") >= 4.5
+
+
+def test_grey_is_never_the_brightest_on_a_dark_page() -> None:
+    grey = [
+        style.dark for style in STYLES if style.key in ("other compute", "wait", "call", "join")
+    ]
+    assert all(luminance(dark) < luminance("#808080") for dark in grey)
 
 
 def test_no_two_kinds_differ_by_colour_alone() -> None:

@@ -84,6 +84,28 @@ def data_parallel(ranks: int = 4, steps: int = 3, layers: int = 4, **about: Any)
     return trace_of(rows, **about)
 
 
+def skewed(steps: int = 3) -> Trace:
+    """Two ranks, each step of the second half a step later; its waits lie inside calls, seconds."""
+    world = Group("0", "default_pg", (0, 1))
+    rows: list[dict[str, Any]] = []
+    for rank in range(2):
+        for step in range(steps):
+            at = step + 0.5 * rank
+            shared = {"rank": rank, "name": "all_reduce", "group": world, "seq": step, "op": step,
+                      "where": "/home/me/course/lab/train.py:7"}  # fmt: skip
+            rows += [
+                {"rank": rank, "kind": "span", "name": "step", "start": at, "end": at + 1,
+                 "tags": {"step": step}},
+                {"rank": rank, "kind": "compute", "name": "forward", "start": at, "end": at + 0.6},
+                {"kind": "collective", "start": at + 0.6, "end": at + 0.9, "done": at + 1.2,
+                 "bytes": 1000 << step} | shared,
+                {"kind": "wait", "start": at + 0.7, "end": at + 0.8} | shared,
+                {"rank": rank, "kind": "compute", "name": "loss", "start": at + 0.9,
+                 "end": at + 1.0},
+            ]  # fmt: skip
+    return trace_of(rows)
+
+
 def pipeline(stages: int = 4, microbatches: int = 8, **about: Any) -> Trace:
     """GPipe in units of one forward, with a message between neighbours after each action."""
     world = Group("0", "default_pg", tuple(range(stages)))

@@ -63,7 +63,7 @@ function facts(data, i, origin) {
   if (kind === "send" || kind === "recv") {
     if (data.tag[i] >= 0) known.push(["message tag", String(data.tag[i])]);
   }
-  if (data.where[i] >= 0) known.push(["where", text(data.where[i])]);
+  if (data.where[i] >= 0) known.push(["where", inPlace(text(data.where[i]))]);
   if (data.tags[i] >= 0) {
     const pairs = Object.entries(data.tag_sets[data.tags[i]]);
     known.push(["tags", pairs.map(([key, value]) => `${key}=${value}`).join(", ")]);

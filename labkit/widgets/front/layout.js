@@ -34,9 +34,19 @@ class Layout {
     this.show(...this.home);
   }
 
+  /** The longest window: all events, and the home. */
+  get limits() {
+    const { home, data: { extent } } = this;
+    return [Math.min(home[0], extent[0]), Math.max(home[1], extent[1])];
+  }
+
+  get widest() {
+    const [low, high] = this.limits;
+    return this.to - this.from >= (high - low) * (1 - 1e-9);
+  }
+
   show(from, to) {
-    const { extent } = this.data;
-    const low = Math.min(this.home[0], extent[0]), high = Math.max(this.home[1], extent[1]);
+    const [low, high] = this.limits;
     const least = (high - low) / 1e7;
     const length = Math.min(high - low, Math.max(to - from, least));
     this.from = Math.max(low, Math.min(from, high - length));
@@ -82,6 +92,14 @@ class Layout {
   extentOf(rank) {
     const { top, bottom } = this.data.rows[rank];
     return [this.place(rank, SPANS)[0], bottom - top];
+  }
+
+  /** [left, right, whether in the chosen step] of the parts of a rank's row, in pixels. */
+  parts(rank) {
+    const span = this.step?.spans[rank];
+    if (!span) return [[this.left, this.width, true]];
+    const [from, to] = span.map((time) => Math.max(this.left, Math.min(this.width, this.x(time))));
+    return [[this.left, from, false], [from, to, true], [to, this.width, false]];
   }
 
   visible(rank) {
@@ -153,6 +171,16 @@ class Layout {
   along(i, by) {
     const [, , first, stop] = this.data.lanes[this.laneOf(i)];
     return Math.max(first, Math.min(stop - 1, i + by));
+  }
+
+  /** The first or, for `last`, the last event of the lane of `i`; of the chosen step, if any. */
+  edge(i, last) {
+    const { start, rank } = this.data;
+    let [, , first, stop] = this.data.lanes[this.laneOf(i)];
+    const span = this.step?.spans[rank[i]];
+    if (span) [first, stop] = span.map((time) => lowerBound(start, time, first, stop));
+    if (stop <= first) return i;
+    return last ? stop - 1 : first;
   }
 
   /** The event of the next lane that is nearest in time. */

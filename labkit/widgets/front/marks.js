@@ -15,6 +15,15 @@ function arrowHead(pen, x0, y0, x1, y1, size) {
   pen.closePath();
 }
 
+/** Whether a colour, however CSS writes it, is nearer to black than to white. */
+function isDark(colour) {
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.fillStyle = colour;
+  pen.fillRect(0, 0, 1, 1);
+  const [red, green, blue] = pen.getImageData(0, 0, 1, 1).data;
+  return red + green + blue < 384;
+}
+
 /** A small square that repeats as a hatch. */
 function hatch(context, mark, ink, ratio) {
   const size = 8;

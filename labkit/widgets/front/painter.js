@@ -19,8 +19,9 @@ class Painter {
     this.paper = read("paper");
     this.line = read("line");
     this.focus = read("focus");
+    const dark = isDark(this.paper);
     this.styles = this.data.styles.map((style) =>
-      style.quiet ? { ...style, colour: read("quiet"), ink: this.ink } : style);
+      dark && style.dark ? { ...style, colour: style.dark, ink: "#ffffff" } : style);
     this.patterns = new Map();
   }
 
@@ -41,9 +42,9 @@ class Painter {
     const labels = [];
     for (const lane of this.data.lanes) this.lane(pen, lane, labels);
     this.arrows(pen);
-    this.labels(pen, labels);
     if (step) this.veil(pen, step);
     else this.steps(pen);
+    this.labels(pen, labels);
     pen.restore();
     this.axis(pen);
     this.scrollbar(pen);
@@ -202,7 +203,17 @@ class Painter {
         .find((text) => text && (this.widthOf(pen, text) * size) / 11 <= b - a - 3);
       if (!fits) continue;
       const middle = (Math.max(a, layout.left) + Math.min(b, layout.width - RIGHT)) / 2;
-      this.write(pen, fits, middle, y + tall / 2 + 0.5, this.styles[data.style[i]], size);
+      const style = this.styles[data.style[i]];
+      const faded = { ...style, ink: this.ink, hatch: "" }; // a veiled fill is near the page's colour
+      const parts = layout.parts(data.rank[i]).map(([left, right, inside]) =>
+        [Math.max(a, left), Math.min(b, right), inside ? style : faded]);
+      for (const [left, right, look] of parts) {
+        if (right <= left) continue;
+        pen.save();
+        clip(pen, left, y, right - left, tall);
+        this.write(pen, fits, middle, y + tall / 2 + 0.5, look, size);
+        pen.restore();
+      }
     }
   }
 
@@ -291,11 +302,11 @@ class Painter {
     const { layout } = this;
     pen.fillStyle = this.paper;
     pen.globalAlpha = 0.7;
-    for (const [rank, [from, to]] of Object.entries(step.spans)) {
+    for (const rank of Object.keys(step.spans)) {
       const [y, tall] = layout.extentOf(rank);
-      const left = layout.x(from), right = layout.x(to);
-      if (left > layout.left) pen.fillRect(layout.left, y - 1, left - layout.left, tall + 2);
-      if (right < layout.width) pen.fillRect(right, y - 1, layout.width - right, tall + 2);
+      for (const [left, right, inside] of layout.parts(rank)) {
+        if (!inside && right > left) pen.fillRect(left, y - 1, right - left, tall + 2);
+      }
     }
     pen.globalAlpha = 1;
   }

@@ -17,29 +17,49 @@ function tables(data, layout) {
   return [rankTable(data, layout, found, stretch), eventTable(data, layout, found, stretch)];
 }
 
+/** By rank: a chosen step, each rank's own span of it, as `Trace.summary` has it; else what is in view. */
 function rankTable(data, layout, found, stretch) {
   const { ranks, unit, clock } = data.about;
-  const sums = Array.from({ length: ranks }, () => ({ busy: 0, exposed: 0, operations: 0, bytes: 0 }));
-  for (const i of found) {
+  const { step } = layout;
+  const sums = Array.from({ length: ranks }, () => ({ busy: [], standing: [], operations: 0, bytes: 0 }));
+  const rows = step ? data.start.keys() : found;
+  for (const i of rows) {
     const sum = sums[data.rank[i]];
-    const inside = Math.min(data.end[i], layout.to) - Math.max(data.start[i], layout.from);
+    const [from, to] = step ? step.spans[data.rank[i]] ?? [0, 0] : [layout.from, layout.to];
     if (data.lane[i] >= COMMUNICATION) {
+      // An operation belongs to the step that issued it, even if it ends in the next.
+      if (step && !(data.start[i] >= from && (data.start[i] < to || data.called[i] <= to))) continue;
       sum.operations += 1;
       sum.bytes += data.bytes[i];
     } else if (data.lane[i] === COMPUTE) {
-      sum[data.kinds[data.kind[i]] === "compute" ? "busy" : "exposed"] += inside;
+      const part = [Math.max(data.start[i], from), Math.min(data.end[i], to)];
+      if (part[1] > part[0]) sum[data.kinds[data.kind[i]] === "compute" ? "busy" : "standing"].push(part);
     }
   }
   const terms = ["rank", "busy", "exposed", "operations", "payload"];
-  return grid(`Each rank, ${stretch} (${clock})`, terms, sums.map((sum, rank) => [
-    `rank ${rank}`, inTime(sum.busy, unit), inTime(sum.exposed, unit), String(sum.operations), inBytes(sum.bytes),
-  ]));
+  const what = step ? `step ${step.index}` : stretch;
+  return grid(`Each rank, ${what} (${clock})`, terms, sums.map((sum, rank) => {
+    const busy = covered(sum.busy);
+    const exposed = covered([...sum.busy, ...sum.standing]) - busy;
+    return [`rank ${rank}`, inTime(busy, unit), inTime(exposed, unit), String(sum.operations), inBytes(sum.bytes)];
+  }));
+}
+
+/** The length of the union of stretches: no moment counts twice. */
+function covered(stretches) {
+  let length = 0, reached = -Infinity;
+  for (const [from, to] of stretches.sort((a, b) => a[0] - b[0])) {
+    length += Math.max(0, to - Math.max(from, reached));
+    reached = Math.max(reached, to);
+  }
+  return length;
 }
 
 function eventTable(data, layout, found, stretch) {
   const terms = ["rank", "name", "kind", "start", "duration", "bytes", "partner", "where", "tags"];
   const rows = found.slice(0, IN_TABLE).map((i) => {
     const known = new Map(facts(data, i, layout.origin));
+    if (known.has("where")) known.set("where", inPlace(data.strings[data.where[i]], true));
     return terms.map((term) => known.get(term) ?? "–");
   });
   const all = plural(found.length, "event");

@@ -24,6 +24,13 @@ function inTime(value, unit) {
   return word ? `${number} ${word}` : number;
 }
 
+/** A "file:line" by the last two parts of its path, or with all of it; a notebook's file is a cell. */
+function inPlace(where, whole = false) {
+  const cell = /[\\/]ipykernel_\d+[\\/][^\\/]+?(?::(\d+))?$/.exec(where);
+  if (cell) return cell[1] ? `cell, line ${cell[1]}` : "cell";
+  return whole ? where : where.split(/[\\/]/).slice(-2).join("/");
+}
+
 /** Round distance between ticks: 1, 2 or 5 times a power of ten. */
 function tickStep(span, most) {
   const rough = span / Math.max(1, most);

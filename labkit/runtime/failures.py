@@ -69,6 +69,12 @@ class OutOfMemory(LaunchError):
     """A rank holds more than the run's memory budget allows."""
 
 
+def shorten(interrupt: KeyboardInterrupt) -> None:
+    """Let IPython show an interrupted launch in a line, not in the launcher's own frames."""
+    words = "KeyboardInterrupt: the run was interrupted, and its ranks were stopped"
+    interrupt._render_traceback_ = lambda: [words]  # type: ignore[attr-defined]
+
+
 def _remake(kind: type[LaunchError], args: tuple[Any, ...], state: dict[str, Any]) -> LaunchError:
     error = kind.__new__(kind, *args)
     error.args = args

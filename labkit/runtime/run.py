@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.runtime import page, travel
-from labkit.runtime.failures import LaunchError, RankFailed, TimedOut, place
+from labkit.runtime.failures import LaunchError, RankFailed, TimedOut, place, shorten
 from labkit.runtime.start import Ended, Ranks, get_ready, start_ranks
 from labkit.runtime.worker import Job, Outcome
 from labkit.trace import About, Trace
@@ -112,8 +112,10 @@ class Run:
                 rank, line = item
                 sys.stdout.write(f"[rank {rank}] {line}\n")
             self._done.wait()
-        except BaseException:  # an interrupt, or a cell whose output is closed
+        except BaseException as error:  # an interrupt, or a cell whose output is closed
             self.stop()
+            if isinstance(error, KeyboardInterrupt):
+                shorten(error)
             raise
         finally:
             with contextlib.suppress(Exception):
@@ -345,6 +347,8 @@ class Run:
         if early and _SECONDARY.search(outcome.error.text):
             who = _list_ranks(early)
             message += f" ({who} had finished by then, and could not take part any more)"
+        if _SECONDARY.search(outcome.error.text):  # who is behind the others shows in their counts
+            message += self._told_last_operations()
         return RankFailed(f"{message}\n\n{told.rstrip()}", rank, told)
 
     def _died(self, rank: int) -> RankFailed:
@@ -358,9 +362,7 @@ class Run:
             message += f", {where}" if where else ""
         else:
             message = f"rank {rank} ended its process with exit code {code} before it had a result"
-        lines = [f"  rank {r}: {text}" for r, text in self._last_operations().items()]
-        if lines:
-            message += "\nlast operation of each rank:\n" + "\n".join(lines)
+        message += self._told_last_operations()
         said = self._lines[rank][-5:]
         if said:
             message += f"\nlast lines of rank {rank}:\n" + "\n".join(f"  {s}" for s in said)
@@ -376,14 +378,14 @@ class Run:
                 lines.append(f"  rank {rank}: dead")
             else:
                 lines.append(f"  rank {rank}: {doing.get(rank, 'running')}")
-        last = [f"  rank {r}: {text}" for r, text in self._last_operations().items()]
         message = (
             f"the run took longer than timeout={self._timeout:g} s. What each rank was doing:\n"
         )
-        message += "\n".join(lines)
-        if last:
-            message += "\nlast operation of each rank:\n" + "\n".join(last)
-        return TimedOut(message)
+        return TimedOut(message + "\n".join(lines) + self._told_last_operations())
+
+    def _told_last_operations(self) -> str:
+        lines = [f"\n  rank {r}: {text}" for r, text in self._last_operations().items()]
+        return "\nlast operation of each rank:" + "".join(lines) if lines else ""
 
     def _last_operations(self) -> dict[int, str]:
         texts = {r: page.read(self._folder / f"rank-{r}.page") for r in range(self.ranks)}

@@ -86,7 +86,7 @@ class Log:
         self.entries.append((_OPEN, self.thread(), self.stamp(), name, tags))
 
     def close(self, name: str) -> None:
-        self.entries.append((_CLOSE, self.thread(), self.stamp()))
+        self.entries.append((_CLOSE, self.thread(), self.stamp(), name))
         if name == "step" and self.at_step is not None:
             self.at_step()
 
@@ -230,8 +230,11 @@ def _rows_of_rank(table: _Table, record: RankRecord, zero: int) -> None:
             if thread == 0:
                 compute(entry[2])
                 cursor = entry[2]
-            if stacks[thread]:
-                start, name, tags = stacks[thread].pop()
+            open_spans = stacks[thread]
+            # Spans may cross (two generators, say): the innermost of that name is the one meant.
+            at = next((i for i, s in enumerate(reversed(open_spans)) if s[1] == entry[3]), None)
+            if at is not None:
+                start, name, tags = open_spans.pop(len(open_spans) - 1 - at)
                 table.row(record, zero, "span", name, start, entry[2], thread=thread, tags=tags)
         else:
             _, _, start, end, kind, name, fields = entry
@@ -261,4 +264,7 @@ def _plain(value: Any) -> bool | int | float | str | None:
         return int(value)
     if isinstance(value, numbers.Real):
         return float(value)
-    return str(value)
+    try:
+        return str(value)
+    except Exception:  # a tag must not break the program that it describes
+        return f"a {type(value).__name__}"

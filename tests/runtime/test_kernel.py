@@ -119,6 +119,8 @@ def test_an_interrupt_ends_the_cell_within_two_seconds(kernel: Kernel) -> None:
     took = time.monotonic() - began
     assert reply["parent_header"]["msg_id"] == message
     assert reply["content"]["ename"] == "KeyboardInterrupt"
+    assert "its ranks were stopped" in "".join(reply["content"]["traceback"])
+    assert len(reply["content"]["traceback"]) == 1
     assert took < 2
     assert not any(r.is_running() for r in ranks)
     assert kernel.run("go(dist.get_rank).results").endswith("[0, 1]")

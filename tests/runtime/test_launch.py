@@ -249,6 +249,7 @@ def test_a_rank_that_left_early_is_named() -> None:
     error = fail(work)
     assert error.rank == 0
     assert "rank 1 had finished by then" in str(error)
+    assert "rank 0: all_reduce #0 (SUM) of 3 float32 at" in str(error)
 
 
 def test_a_result_that_cannot_travel_is_told() -> None:

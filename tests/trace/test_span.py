@@ -66,3 +66,28 @@ def test_write_to_tells_where_spans_went_before(log: Log) -> None:
     other = Log(0)
     assert write_to(other) is log
     assert write_to(log) is other
+
+
+def test_spans_that_cross_keep_their_names(log: Log) -> None:
+    a, b = span("a"), span("b", step=1)
+    a.__enter__()
+    b.__enter__()
+    a.__exit__(None, None, None)
+    b.__exit__(None, None, None)
+    trace = merge([log.finish()], About(ranks=1))
+    first, second = sorted((e for e in trace.events if e.kind == "span"), key=lambda e: e.end)
+    assert (first.name, dict(first.tags)) == ("a", {})
+    assert (second.name, dict(second.tags)) == ("b", {"step": 1})
+    assert first.start <= second.start <= first.end <= second.end
+
+
+def test_a_tag_that_cannot_be_told_breaks_nothing(log: Log) -> None:
+    class Mute:
+        def __str__(self) -> str:
+            raise ValueError
+
+    with span("a", what=Mute()):
+        pass
+    trace = merge([log.finish()], About(ranks=1))
+    (told,) = [e for e in trace.events if e.kind == "span"]
+    assert told.tags == {"what": "a Mute"}

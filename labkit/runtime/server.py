@@ -31,7 +31,14 @@ from pathlib import Path
 from typing import Any
 
 # What a rank may need at once; then, while the server is idle, what torch's own techniques need.
-FIRST = ("cloudpickle", "numpy", "torch", "torch.distributed", "labkit.runtime.worker")
+FIRST = (
+    "cloudpickle",
+    "numpy.random",
+    "torch",
+    "torch.distributed",
+    "labkit.runtime.worker",
+    "labkit.runtime.recorder",
+)
 LATER = (
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from labkit.practice import predict
     from labkit.runtime import (
         Deadlock,
         Mismatch,
@@ -29,6 +30,7 @@ _HOME = {
     "OutOfMemory": "labkit.runtime",
     "Trace": "labkit.trace",
     "span": "labkit.trace",
+    "predict": "labkit.practice",
 }
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "TimedOut",
     "Trace",
     "launch",
+    "predict",
     "span",
 ]
 

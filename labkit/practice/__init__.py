@@ -1,5 +1,6 @@
-"""What a learner does, and the progress that it leaves."""
+"""What a learner does: predictions, and the progress they leave. Content is data (TOML)."""
 
+from labkit.practice.predict import Closed, Prediction, predict
 from labkit.practice.progress import Progress
 
-__all__ = ["Progress"]
+__all__ = ["Closed", "Prediction", "Progress", "predict"]

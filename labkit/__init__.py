@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labkit.practice import predict
+    from labkit.practice import ledger, predict
     from labkit.runtime import (
         Deadlock,
         Mismatch,
@@ -30,6 +30,7 @@ _HOME = {
     "OutOfMemory": "labkit.runtime",
     "Trace": "labkit.trace",
     "span": "labkit.trace",
+    "ledger": "labkit.practice",
     "predict": "labkit.practice",
 }
 
@@ -42,6 +43,7 @@ __all__ = [
     "TimedOut",
     "Trace",
     "launch",
+    "ledger",
     "predict",
     "span",
 ]

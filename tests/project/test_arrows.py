@@ -28,6 +28,7 @@ HEIGHT = {
 # Rich displays: these draw themselves when they are called, and not before.
 DISPLAYS = {
     ("labkit/trace/events.py", "widgets"),
+    ("labkit/practice/ledger.py", "widgets"),
     ("labkit/practice/predict.py", "widgets"),
 }
 

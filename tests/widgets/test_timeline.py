@@ -10,6 +10,7 @@ import traitlets
 
 import labkit.widgets
 from labkit.widgets import Timeline
+from labkit.widgets.ledger import LedgerTable
 from labkit.widgets.predict import Predict
 from tests.widgets.traces import data_parallel, pipeline, trace_of
 
@@ -74,8 +75,8 @@ def test_a_trace_draws_itself() -> None:
 def test_the_front_end_is_in_the_package_and_names_no_other_place() -> None:
     folder = Path(labkit.widgets.__file__).parent
     scripts = sorted(folder.rglob("*.js"))
-    assert len(scripts) == 9
-    sent = "".join(w._esm for w in (Timeline, Predict))
+    assert len(scripts) == 10
+    sent = "".join(w._esm for w in (Timeline, Predict, LedgerTable))
     for path in (*scripts, *folder.rglob("*.css")):
         text = path.read_text(encoding="utf-8")
         assert text in sent or path.suffix == ".css"

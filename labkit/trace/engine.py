@@ -28,7 +28,7 @@ import numpy as np
 
 from labkit.trace.events import Group, Trace
 from labkit.trace.graph import Code, Graph
-from labkit.trace.hardware import Cluster, ring, whole
+from labkit.trace.hardware import Cluster
 from labkit.trace.work import durations
 
 if TYPE_CHECKING:
@@ -136,10 +136,8 @@ def _costs(
         for name, group in np.unique(kinds, axis=1).T.tolist():
             those = (names == name) & (groups == group)
             operation, ranks = graph.trace.strings[name], graph.trace.groups[group].ranks
-            steps, share = ring(operation, sizes[group])
-            size = share * whole(operation, payload[those], len(ranks))
-            for link in cluster.crossed(_spread(ranks, sizes[group])):
-                lasts[those] = np.maximum(lasts[those], link.time(steps, size))
+            spread = _spread(ranks, sizes[group])
+            lasts[those] = cluster.collective(operation, payload[those], spread, len(ranks))
     return occupied, latency, lasts
 
 

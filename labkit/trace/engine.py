@@ -72,7 +72,7 @@ def retime(
     work, words = durations(graph, compute, cluster.device, efficiency, dtype, without_flops)
     times = evaluate(graph, work, cluster, group_size)
     old = graph.trace
-    notes = [_on(cluster), words, "links are not shared between groups"]
+    notes = [f"on {cluster}", words, "links are not shared between groups"]
     notes += [f"group {name} counted as {n} ranks" for name, n in (group_size or {}).items()]
     about = replace(old.about, clock="modelled", error=0.0, cores=0, note="; ".join(notes))
     columns = {**old.columns, "start": times.start, "end": times.end, "done": times.done}
@@ -258,7 +258,3 @@ def _place_the_rest(
         old = np.maximum.accumulate(old)
         start[rows] = np.interp(c["start"][rows], old, new)
         stop[rows] = np.maximum(np.interp(c["end"][rows], old, new), start[rows])
-
-
-def _on(cluster: Cluster) -> str:
-    return f"on {cluster.name} ({'; '.join(map(str, cluster.links))})"

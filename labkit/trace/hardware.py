@@ -191,6 +191,9 @@ class Cluster:
         for key, value in values.items():
             object.__setattr__(self, key, value)
 
+    def __str__(self) -> str:
+        return f"{self.name} ({'; '.join(map(str, self.links))})"
+
     def link(self, a: int, b: int) -> Link:
         """What joins ranks `a` and `b`."""
         return self.crossed((a, b))[-1]

@@ -2,6 +2,7 @@
 
 from labkit.trace.events import About, Event, Group, Step, Trace
 from labkit.trace.hardware import CLUSTERS, DEVICES, LINKS, Cluster, Device, Link, this_machine
+from labkit.trace.mark import mark
 from labkit.trace.span import span
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Link",
     "Step",
     "Trace",
+    "mark",
     "span",
     "this_machine",
 ]

@@ -28,7 +28,7 @@ import numpy as np
 
 from labkit.trace.events import Group, Trace
 from labkit.trace.graph import Code, Graph
-from labkit.trace.hardware import Cluster, ring, whole
+from labkit.trace.hardware import Cluster
 from labkit.trace.whatif import Factors, Pick, factors
 from labkit.trace.work import durations
 
@@ -79,7 +79,7 @@ def retime(
     scaled = factors(graph, scale) if scale else None
     times = evaluate(graph, work, cluster, group_size, scaled)
     old = graph.trace
-    notes = [_on(cluster), words, "links are not shared between groups"]
+    notes = [f"on {cluster}", words, "links are not shared between groups"]
     notes += [f"group {name} counted as {n} ranks" for name, n in (group_size or {}).items()]
     notes += [f"what if {words}" for words in (scaled.words if scaled else ())]
     about = replace(old.about, clock="modelled", error=0.0, cores=0, note="; ".join(notes))
@@ -154,10 +154,8 @@ def _costs(
         for name, group in np.unique(kinds, axis=1).T.tolist():
             those = (names == name) & (groups == group)
             operation, ranks = graph.trace.strings[name], graph.trace.groups[group].ranks
-            steps, share = ring(operation, sizes[group])
-            size = share * whole(operation, payload[those], len(ranks))
-            for link in cluster.crossed(_spread(ranks, sizes[group])):
-                lasts[those] = np.maximum(lasts[those], link.time(steps, size))
+            spread = _spread(ranks, sizes[group])
+            lasts[those] = cluster.collective(operation, payload[those], spread, len(ranks))
     return occupied, latency, lasts
 
 
@@ -281,7 +279,3 @@ def _place_the_rest(
         old = np.maximum.accumulate(old)
         start[rows] = np.interp(c["start"][rows], old, new)
         stop[rows] = np.maximum(np.interp(c["end"][rows], old, new), start[rows])
-
-
-def _on(cluster: Cluster) -> str:
-    return f"on {cluster.name} ({'; '.join(map(str, cluster.links))})"

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import labkit
-from labkit.lessons import Divergence, History, Record, compare
+from labkit.lessons import History, Record, compare
 from labkit.lessons.history import BEFORE
 
 STEPS, BATCH = 4, 24

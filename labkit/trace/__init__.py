@@ -3,6 +3,7 @@
 from labkit.trace.events import About, Event, Group, Step, Trace
 from labkit.trace.hardware import CLUSTERS, DEVICES, LINKS, Cluster, Device, Link, this_machine
 from labkit.trace.span import span
+from labkit.trace.whatif import Pick
 
 __all__ = [
     "CLUSTERS",
@@ -14,6 +15,7 @@ __all__ = [
     "Event",
     "Group",
     "Link",
+    "Pick",
     "Step",
     "Trace",
     "span",

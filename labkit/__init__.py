@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         TimedOut,
         launch,
     )
-    from labkit.trace import Trace, span
+    from labkit.trace import Trace, mark, span
 
 __version__ = "0.1.0"
 
@@ -29,6 +29,7 @@ _HOME = {
     "Mismatch": "labkit.runtime",
     "OutOfMemory": "labkit.runtime",
     "Trace": "labkit.trace",
+    "mark": "labkit.trace",
     "span": "labkit.trace",
     "ledger": "labkit.practice",
     "predict": "labkit.practice",
@@ -44,6 +45,7 @@ __all__ = [
     "Trace",
     "launch",
     "ledger",
+    "mark",
     "predict",
     "span",
 ]

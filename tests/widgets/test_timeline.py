@@ -75,7 +75,7 @@ def test_a_trace_draws_itself() -> None:
 def test_the_front_end_is_in_the_package_and_names_no_other_place() -> None:
     folder = Path(labkit.widgets.__file__).parent
     scripts = sorted(folder.rglob("*.js"))
-    assert len(scripts) == 10
+    assert len(scripts) == 13
     sent = "".join(w._esm for w in (Timeline, Predict, LedgerTable))
     for path in (*scripts, *folder.rglob("*.css")):
         text = path.read_text(encoding="utf-8")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from labkit.trace.graph import Graph
     from labkit.trace.hardware import Cluster
+    from labkit.trace.memory import Held
 
 KINDS = ("compute", "span", "send", "recv", "collective", "wait", "join", "memory", "wire")
 OPERATIONS = ("send", "recv", "collective")
@@ -302,6 +303,12 @@ class Trace:
         from labkit.trace.measures import summarise
 
         return summarise(self, step)
+
+    def memory(self, step: int | None = None) -> tuple[Held, ...]:
+        """What each rank held at its peak, in four parts (`memory.held`); () without marks."""
+        from labkit.trace.memory import held
+
+        return held(self, step)
 
     @cached_property
     def _graph(self) -> Graph:

@@ -21,6 +21,7 @@ import numpy as np
 
 from labkit.trace.arrivals import arrivals
 from labkit.trace.events import BLOCKING, KINDS, About, Step, Trace
+from labkit.trace.memory import PARTS, Held, held
 from labkit.trace.tables import Table, html, plain, size, time
 from labkit.trace.traffic import Traffic, Wire, traffic, wire
 
@@ -54,7 +55,7 @@ class Summary:
     """All measures of a trace, shown as tables.
 
     `steps` are pairs (number, time from the first rank's start to the last rank's end); `wire` is
-    None when it was not recorded.
+    None when it was not recorded; `memory` is empty where no rank left memory marks.
     """
 
     about: About
@@ -62,6 +63,7 @@ class Summary:
     times: tuple[RankTime, ...]
     traffic: tuple[Traffic, ...]
     wire: tuple[Wire, ...] | None
+    memory: tuple[Held, ...] = ()
 
     def __repr__(self) -> str:
         # Only what is the same in every run, so that a stored output can be compared.
@@ -114,7 +116,15 @@ class Summary:
             ("rank", "sent", "received"),
             [(str(w.rank), size(w.sent), size(w.received)) for w in self.wire or ()],
         )
-        return [steps, times, moved, counted]
+        peaks = Table(
+            "Memory at each rank's peak",
+            ("rank", *PARTS, "total"),
+            [
+                (str(row.rank), *(size(part) for part in (*row.parts.values(), row.total)))
+                for row in self.memory
+            ],
+        )
+        return [steps, times, moved, counted, *([peaks] if self.memory else [])]
 
 
 def summarise(trace: Trace, step: int | None = None) -> Summary:
@@ -135,6 +145,7 @@ def summarise(trace: Trace, step: int | None = None) -> Summary:
         rank_times(trace, steps),
         traffic(part),
         wire(trace, None if step is None else steps[0]),
+        held(trace, step),
     )
 
 

@@ -135,7 +135,7 @@ class Recorder:
         """Run a backward; what it then waits for inside C++ (torch's DDP) becomes a join."""
         log = self.log
         computed: list[Any] = []
-        ready = lambda: computed.append(log.stamp())  # noqa: E731
+        ready = lambda: computed.append(log.arrive())  # noqa: E731
         hooks = [
             t.register_hook(lambda _: private.after_backward(ready))
             for t in roots[:1]
@@ -168,7 +168,7 @@ class RecordedWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         log = self.recorder.log
         where = self.recorder.where()
-        start = log.stamp()
+        start = log.arrive()
         try:
             if timeout is None or timeout.total_seconds() <= 0:
                 return bool(self.inner.wait())
@@ -344,7 +344,7 @@ class Recorded(dist.ProcessGroup):
     ) -> Any:  # fmt: skip
         recorder = self.recorder
         log = recorder.log
-        start = log.stamp()
+        start = log.arrive()
         op = log.next_operation()
         tensors = _tensors(payload)
         count = size = 0

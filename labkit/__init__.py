@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         RankFailed,
         Run,
         TimedOut,
+        faults,
         launch,
     )
     from labkit.trace import Trace, span
@@ -27,6 +28,7 @@ _HOME = {
     "Deadlock": "labkit.runtime",
     "Mismatch": "labkit.runtime",
     "OutOfMemory": "labkit.runtime",
+    "faults": "labkit.runtime",
     "Trace": "labkit.trace",
     "span": "labkit.trace",
 }
@@ -39,6 +41,7 @@ __all__ = [
     "Run",
     "TimedOut",
     "Trace",
+    "faults",
     "launch",
     "span",
 ]

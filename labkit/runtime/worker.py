@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from labkit.runtime import travel
-from labkit.runtime.failures import Told, tell
+from labkit.runtime.budget import Overrun
+from labkit.runtime.failures import OutOfMemory, Told, tell
+from labkit.runtime.faults import Fault, striking
 from labkit.trace.log import RankRecord
 
 
@@ -40,6 +42,8 @@ class Job:
     timeout: float  # seconds
     trace: bool
     payload: bytes  # the function and its arguments, see `travel.pack`
+    memory: float | None = None  # bytes a rank may hold; infinite: counted without a limit
+    faults: tuple[Fault, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class Outcome:
     error: Told | None = None
     stage: str = "run"  # where the error was: "unpack", "join" (the group), "run", "result"
     record: RankRecord | None = None
+    overrun: Overrun | None = None  # what the error is about, where it is an OutOfMemory
 
 
 def rank_process(message: dict[str, Any], rank: int) -> int:
@@ -122,14 +127,22 @@ def run_job(job: Job, rank: int, folder: Path) -> Outcome:
             stage = "run"
             if log is not None:
                 log.begin()
+            written = log.log if log is not None else None
+            if job.memory is not None:
+                from labkit.runtime.holdings import counting
+
+                stack.enter_context(counting(rank, job.memory, written))
+            all_struck = stack.enter_context(striking(job.faults, rank, folder, written))
             value = fn(*args)
             _wait_for_threads()
+            all_struck()
         stage = "result"
         result = travel.pack_result(value)
     except BaseException as error:
         return Outcome(
             time.perf_counter_ns(), error=tell(error), stage=stage,
             record=log.finish() if log else None,
+            overrun=error.overrun if isinstance(error, OutOfMemory) else None,
         )  # fmt: skip
     return Outcome(time.perf_counter_ns(), result, record=log.finish() if log else None)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         launch,
     )
     from labkit.trace import Trace, span
+    from labkit.widgets import MemoryBar
 
 __version__ = "0.1.0"
 
@@ -29,12 +30,14 @@ _HOME = {
     "Mismatch": "labkit.runtime",
     "OutOfMemory": "labkit.runtime",
     "faults": "labkit.runtime",
+    "MemoryBar": "labkit.widgets",
     "Trace": "labkit.trace",
     "span": "labkit.trace",
 }
 
 __all__ = [
     "Deadlock",
+    "MemoryBar",
     "Mismatch",
     "OutOfMemory",
     "RankFailed",

@@ -200,20 +200,28 @@ def _size(tensors: Iterable[Tensor | None], seen: set[int]) -> int:
     """Bytes of the storages of `tensors` that are not in `seen` yet; they are put there."""
     size = 0
     for tensor in tensors:
-        for storage in _storages(tensor) if tensor is not None else ():
+        if tensor is None:
+            continue
+        plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
+        for part in (tensor,) if plain else _inside(tensor):
+            storage = part.untyped_storage()
             if storage._cdata not in seen and storage.device.type != "meta":
                 seen.add(storage._cdata)
                 size += storage.nbytes()
     return size
 
 
-def _storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
+_PLAIN = (Tensor, nn.Parameter)
+
+
+def _inside(tensor: Tensor) -> Iterator[Tensor]:
+    """The plain tensors that a tensor of another kind is made of."""
     if is_traceable_wrapper_subclass(tensor):  # a DTensor, for one: what this rank has of it
         names, _ = tensor.__tensor_flatten__()
         for part in (getattr(tensor, name) for name in names):
             if isinstance(part, Tensor):  # a DTensor names its mesh, too
-                yield from _storages(part)
+                yield from _inside(part)
     elif tensor.layout is torch.sparse_coo:  # the gradient of a sparse embedding
-        yield from (tensor._indices().untyped_storage(), tensor._values().untyped_storage())
+        yield from (tensor._indices(), tensor._values())
     elif tensor.layout is torch.strided:
-        yield tensor.untyped_storage()
+        yield tensor

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         faults,
         launch,
     )
-    from labkit.trace import Trace, span
+    from labkit.trace import Trace, mark, span
     from labkit.widgets import MemoryBar
 
 __version__ = "0.1.0"
@@ -32,6 +32,7 @@ _HOME = {
     "faults": "labkit.runtime",
     "MemoryBar": "labkit.widgets",
     "Trace": "labkit.trace",
+    "mark": "labkit.trace",
     "span": "labkit.trace",
 }
 
@@ -46,6 +47,7 @@ __all__ = [
     "Trace",
     "faults",
     "launch",
+    "mark",
     "span",
 ]
 

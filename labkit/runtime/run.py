@@ -34,6 +34,7 @@ from labkit.runtime.failures import (
     shorten,
 )
 from labkit.runtime.faults import word_of
+from labkit.runtime.pace import note
 from labkit.runtime.start import Ended, Ranks, get_ready, start_ranks
 from labkit.runtime.worker import Job, Outcome
 from labkit.trace import About, Trace
@@ -75,6 +76,7 @@ class Run:
         self._refused: Exception | None = None  # why they did not start
         self._timeout = job.timeout
         self._traced = job.trace
+        self._pace = job.pace
         self._lock = threading.RLock()
         self._lines: list[list[str]] = [[] for _ in range(ranks)]
         self._to_print: queue.Queue[tuple[int, str] | None] = queue.Queue()
@@ -207,7 +209,11 @@ class Run:
     @cached_property
     def _trace(self) -> Trace:
         records = [o.record for o in self._outcomes.values() if o.record is not None]
-        return merge(records, about_run(self.ranks, self.backend))
+        about = about_run(self.ranks, self.backend)
+        if self._pace is not None:
+            paced = [o.paced for o in self._outcomes.values() if o.paced is not None]
+            about = replace(about, clock="paced", note=note(self._pace, paced))
+        return merge(records, about)
 
     def timeline(self, **options: Any) -> Any:
         """Draw what the ranks did (`labkit.widgets.Timeline`)."""
@@ -472,6 +478,7 @@ class Finished(Run):
         self.pids = ()
         self.seconds = seconds
         self._traced = bool(records)
+        self._pace = None
         self._stopped = False
         self._failure = None
         self._lock = threading.RLock()

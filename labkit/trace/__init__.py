@@ -2,7 +2,9 @@
 
 from labkit.trace.events import About, Event, Group, Step, Trace
 from labkit.trace.hardware import CLUSTERS, DEVICES, LINKS, Cluster, Device, Link, this_machine
+from labkit.trace.mark import mark
 from labkit.trace.span import span
+from labkit.trace.whatif import Pick
 
 __all__ = [
     "CLUSTERS",
@@ -14,8 +16,10 @@ __all__ = [
     "Event",
     "Group",
     "Link",
+    "Pick",
     "Step",
     "Trace",
+    "mark",
     "span",
     "this_machine",
 ]

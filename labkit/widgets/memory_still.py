@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from labkit.widgets.bars import HATCH, INK, LINE
 from labkit.widgets.palette import MEMORY
-from labkit.widgets.still import _FAINT, _HATCH, _INK, _LINE, WIDTH, _png
+from labkit.widgets.still import WIDTH, png
 from labkit.widgets.words import in_bytes
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["OVER", "WIDTH", "draw"]
 
 OVER = "#b3261e"  # the budget's line, and what is beyond it
+FAINT = "#e3e3e3"
 _RIGHT, _ROW, _BAR = 170, 34, 22  # pixels: beside the bars, from row to row, a bar
 _HEAD, _AXIS, _LEGEND = 46, 40, 28
 _CHARACTER = 6.4  # pixels, mean width of a character of the labels
@@ -65,28 +67,28 @@ def draw(rows: Sequence[tuple[str, Held]], budget: int | None, title: str, words
     y = 1 - 16 / height
     if title:
         figure.text(
-            8 / WIDTH, y, title, fontsize=11, fontweight="bold", color=_INK, va="center",
+            8 / WIDTH, y, title, fontsize=11, fontweight="bold", color=INK, va="center",
             parse_math=False,
         )  # fmt: skip
         y -= 22 / height
     for number, line in enumerate(lines):
         figure.text(
-            8 / WIDTH, y - 16 * number / height, line, fontsize=9, color=_INK, va="center",
+            8 / WIDTH, y - 16 * number / height, line, fontsize=9, color=INK, va="center",
             parse_math=False,
         )  # fmt: skip
     _legend(figure, left, height)
-    return _png(figure)
+    return png(figure)
 
 
 def _frame(axes: Axes, full: float) -> None:
     axes.set_axisbelow(True)
-    axes.grid(axis="x", color=_FAINT, linewidth=0.7)
+    axes.grid(axis="x", color=FAINT, linewidth=0.7)
     for side in ("top", "left", "right"):
         axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(_LINE)
+    axes.spines["bottom"].set_color(LINE)
     axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10], integer=full > 8))
     axes.xaxis.set_major_formatter(lambda size, _: in_bytes(size))
-    axes.tick_params(axis="x", labelsize=8, colors=_INK, length=3)
+    axes.tick_params(axis="x", labelsize=8, colors=INK, length=3)
     axes.set_yticks([])
 
 
@@ -96,13 +98,13 @@ def _bar(axes: Axes, held: Held, top: float, pixels: float) -> None:
         size = held.parts[style.key]
         if not size:
             continue
-        face = Rectangle((start, top), size, _BAR, facecolor=style.colour, edgecolor=_LINE)
+        face = Rectangle((start, top), size, _BAR, facecolor=style.colour, edgecolor=LINE)
         face.set(linewidth=0.6, zorder=2)
         axes.add_patch(face)
         if style.hatch:
             faint = (0, 0, 0, 0.25)
             hatched = Rectangle((start, top), size, _BAR, facecolor="none", edgecolor=faint)
-            hatched.set(linewidth=0, hatch=_HATCH[style.hatch], zorder=2.1)
+            hatched.set(linewidth=0, hatch=HATCH[style.hatch], zorder=2.1)
             axes.add_patch(hatched)
         named = (f"{style.key} {in_bytes(size)}", in_bytes(size), style.letter)
         text = next((t for t in named if _CHARACTER * len(t) + 6 <= size * pixels), None)
@@ -118,14 +120,14 @@ def _bar(axes: Axes, held: Held, top: float, pixels: float) -> None:
 def _beside(axes: Axes, held: Held, budget: int | None, label: str, y: float) -> None:
     axes.annotate(
         label, (0, y), (-6, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
-        ha="right", va="center", fontsize=8.5, fontweight="bold", color=_INK,
+        ha="right", va="center", fontsize=8.5, fontweight="bold", color=INK,
         annotation_clip=False, parse_math=False,
     )  # fmt: skip
     over = held.total - budget if budget is not None else 0
     axes.annotate(
         in_bytes(held.total) + (f", {in_bytes(over)} over" if over > 0 else ""), (1, y), (8, 0),
         xycoords=("axes fraction", "data"), textcoords="offset points", ha="left", va="center",
-        fontsize=8.5, color=OVER if over > 0 else _INK, annotation_clip=False,
+        fontsize=8.5, color=OVER if over > 0 else INK, annotation_clip=False,
     )  # fmt: skip
 
 
@@ -136,16 +138,16 @@ def _legend(figure: Figure, left: float, height: float) -> None:
     axes.set_axis_off()
     x, y = left, height - _LEGEND + 4
     for style in MEMORY:
-        face = Rectangle((x, y), 22, 15, facecolor=style.colour, edgecolor=_LINE, linewidth=0.6)
+        face = Rectangle((x, y), 22, 15, facecolor=style.colour, edgecolor=LINE, linewidth=0.6)
         axes.add_patch(face)
         if style.hatch:
             hatched = Rectangle((x, y), 22, 15, facecolor="none", edgecolor=(0, 0, 0, 0.25))
-            hatched.set(linewidth=0, hatch=_HATCH[style.hatch])
+            hatched.set(linewidth=0, hatch=HATCH[style.hatch])
             axes.add_patch(hatched)
         axes.text(
             x + 11, y + 7.5, style.letter, fontsize=7.5, color=style.ink, ha="center",
             va="center_baseline",
             bbox={"facecolor": style.colour, "edgecolor": "none", "boxstyle": "square,pad=0.1"},
         )  # fmt: skip
-        axes.text(x + 28, y + 7.5, style.key, fontsize=8.5, color=_INK, va="center_baseline")
+        axes.text(x + 28, y + 7.5, style.key, fontsize=8.5, color=INK, va="center_baseline")
         x += 46 + 6.4 * len(style.key)

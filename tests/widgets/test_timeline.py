@@ -74,6 +74,7 @@ def test_the_front_end_is_in_the_package_and_names_no_other_place() -> None:
     folder = Path(labkit.widgets.__file__).parent
     scripts = sorted(folder.rglob("*.js"))
     shipped = Timeline._esm + labkit.widgets.MemoryBar._esm
+    assert len(scripts) == 12
     for path in (*scripts, *folder.glob("*.css")):
         text = path.read_text(encoding="utf-8")
         assert text in shipped or path.suffix == ".css", path.name

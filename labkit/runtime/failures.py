@@ -81,14 +81,12 @@ class OutOfMemory(LaunchError):
     traceback : that rank's traceback, with source lines
     """
 
-    def __init__(
-        self, overrun: Overrun, held: tuple[Held, ...] = (), where: str = "", traceback: str = ""
-    ) -> None:
+    def __init__(self, overrun: Overrun, held: tuple[Held, ...] = (), traceback: str = "") -> None:
         self.overrun = overrun
         self.rank, self.budget = overrun.held.rank, overrun.budget
         self.held = held or (overrun.held,)
         self.traceback = traceback
-        parts = [str(overrun), where, _others(overrun.held, self.held), f"\n{traceback.rstrip()}"]
+        parts = [str(overrun), _others(overrun.held, self.held), f"\n{traceback.rstrip()}"]
         super().__init__("\n".join(part for part in parts if part.strip()))
 
     @property

@@ -40,7 +40,7 @@ from labkit.runtime import private
 from labkit.runtime.budget import Overrun
 from labkit.runtime.failures import OutOfMemory
 from labkit.trace.log import Log
-from labkit.trace.memory import Held, mark
+from labkit.trace.memory import Held, write
 
 __all__ = ["Holdings", "counting"]
 
@@ -75,7 +75,7 @@ class Holdings:
         """
         now = self.held()
         if self.log is not None:
-            mark(self.log, now)
+            write(self.log, now)
         if now.total > self.limit:
             raise OutOfMemory(Overrun(now, int(self.limit), when))
 

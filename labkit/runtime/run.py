@@ -385,12 +385,11 @@ class Run:
             assert overrun is not None
             assert error is not None
             if (overrun.held.parts, overrun.when) == (first.held.parts, first.when):
-                own = [f for f in error.frames if not travel.is_installed(f.file)]
-                lines = own[-1:] or error.frames[:1]  # labkit's, where the learner has none
-                where = "".join(f"noticed at {place(f.file, f.line)}, in {f.name}" for f in lines)
+                own = [i for i, f in enumerate(error.frames) if not travel.is_installed(f.file)]
+                frames = error.frames[: own[-1] + 1 if own else 1]  # what torch calls says nothing
+                text = f"labkit.OutOfMemory: {overrun.when}, on rank {rank}\n"
                 held = tuple(o.overrun.held for o in short.values() if o.overrun is not None)
-                trace = replace(error, text=f"labkit.OutOfMemory: on rank {rank}\n").render()
-                return OutOfMemory(overrun, held, where, trace)
+                return OutOfMemory(overrun, held, replace(error, frames=frames, text=text).render())
         raise AssertionError("one of them is the first")
 
     def _died(self, rank: int) -> RankFailed:

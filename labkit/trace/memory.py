@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from labkit.trace.events import Trace
     from labkit.trace.log import Log
 
-__all__ = ["PARTS", "Held", "held", "mark"]
+__all__ = ["PARTS", "Held", "held", "write"]
 
 PARTS = ("weights", "gradients", "optimizer", "activations")
 
@@ -56,7 +56,7 @@ class Held:
         return {name: getattr(self, name) for name in PARTS}
 
 
-def mark(log: Log, now: Held) -> None:
+def write(log: Log, now: Held) -> None:
     """Note in a rank's log what it holds from now on: four marks with one stamp."""
     at = log.stamp()
     for name, size in now.parts.items():

@@ -139,7 +139,11 @@ class MemoryView {
       node.style.left = share(start);
       node.style.width = share(size);
       bar.append(node);
-      this.parts.push({ node, row, part, size });
+      // The label keeps to one side of the budget's line.
+      const within = this.budget === null ? size : Math.min(size, Math.max(0, this.budget - start));
+      const roomy = Math.max(within, size - within);
+      node.style[within >= size - within ? "paddingRight" : "paddingLeft"] = share(size - roomy);
+      this.parts.push({ node, row, part, size, roomy });
       start += size;
     });
     if (over) {
@@ -157,8 +161,8 @@ class MemoryView {
 
   /** The longest label that a part has room for. */
   fit() {
-    for (const { node, part, size } of this.parts) {
-      const room = node.clientWidth - 8;
+    for (const { node, part, size, roomy } of this.parts) {
+      const room = (node.clientWidth * roomy) / size - 8;
       const [text] = node.children;
       const { key, letter } = this.styles[part];
       for (const words of [`${key} ${inBytes(size)}`, inBytes(size), letter, ""]) {
@@ -211,8 +215,9 @@ class MemoryView {
       ArrowRight: () => Math.min(last, chosen + 1), ArrowLeft: () => Math.max(0, chosen - 1),
       ArrowDown: () => across(1), ArrowUp: () => across(-1), Home: () => 0, End: () => last,
     }[event.key];
+    const entering = chosen < 0 && event.key !== "End";
     if (event.key === "t") this.toggleTable();
-    else if (target && parts.length) this.choose(chosen < 0 ? 0 : target());
+    else if (target && parts.length) this.choose(entering ? 0 : target());
     else return;
     event.preventDefault();
   }

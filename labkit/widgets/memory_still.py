@@ -51,7 +51,7 @@ def draw(rows: Sequence[tuple[str, Held]], budget: int | None, title: str, words
     _frame(axes, full)
     for number, (label, held) in enumerate(rows):
         top = _ROW * number + (_ROW - _BAR) / 2
-        _bar(axes, held, top, pixels)
+        _bar(axes, held, budget, top, pixels)
         _beside(axes, held, budget, label, top + _BAR / 2)
         if budget is not None and held.total > budget:
             over = Rectangle((budget, top - 2), held.total - budget, _BAR + 4)
@@ -92,7 +92,7 @@ def _frame(axes: Axes, full: float) -> None:
     axes.set_yticks([])
 
 
-def _bar(axes: Axes, held: Held, top: float, pixels: float) -> None:
+def _bar(axes: Axes, held: Held, budget: int | None, top: float, pixels: float) -> None:
     start = 0
     for style in MEMORY:
         size = held.parts[style.key]
@@ -106,11 +106,15 @@ def _bar(axes: Axes, held: Held, top: float, pixels: float) -> None:
             hatched = Rectangle((start, top), size, _BAR, facecolor="none", edgecolor=faint)
             hatched.set(linewidth=0, hatch=HATCH[style.hatch], zorder=2.1)
             axes.add_patch(hatched)
+        # The label keeps to one side of the budget's line.
+        within = size if budget is None else min(size, max(0, budget - start))
+        roomy = max(within, size - within)
+        middle = start + within / 2 if within >= size - within else start + (within + size) / 2
         named = (f"{style.key} {in_bytes(size)}", in_bytes(size), style.letter)
-        text = next((t for t in named if _CHARACTER * len(t) + 6 <= size * pixels), None)
+        text = next((t for t in named if _CHARACTER * len(t) + 6 <= roomy * pixels), None)
         if text is not None:
             axes.text(
-                start + size / 2, top + _BAR / 2, text, fontsize=8, color=style.ink, ha="center",
+                middle, top + _BAR / 2, text, fontsize=8, color=style.ink, ha="center",
                 va="center_baseline", zorder=3,
                 bbox={"facecolor": style.colour, "edgecolor": "none", "boxstyle": "square,pad=0.1"},
             )  # fmt: skip

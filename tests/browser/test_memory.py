@@ -14,7 +14,7 @@ from tests.browser.lab import Lab, Server
 
 MADE = """
 import labkit
-from labkit.trace.memory import Held
+from labkit.trace import Held
 four = [Held(r, 5_757_696, 5_757_696, 11_515_556, 0) for r in range(4)]
 """
 EVIL = """
@@ -112,6 +112,10 @@ def test_a_part_without_room_gets_a_shorter_label(opened: Lab) -> None:
         expect(bars.locator("[data-part=weights] span").first).to_have_text("W")
         for part in bars.locator(".labkit-memory-part").all():
             assert part.evaluate("(n) => n.firstChild.scrollWidth <= n.clientWidth")
+        four = shown(opened, FOUR)
+        line = box(four.locator("[data-budget]"))[0]
+        for label in four.locator("[data-part=optimizer] span").all():
+            assert box(label)[1] <= line  # the budget crosses no word
     finally:
         opened.page.set_viewport_size({"width": 1280, "height": 900})
 

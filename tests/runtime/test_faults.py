@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import labkit
 from labkit.runtime.faults import Fault, Kill, Slow, Truncate, check, slow_factor, truncate
-from labkit.trace import span
+from labkit.trace import CLUSTERS, span
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -178,6 +178,17 @@ def test_each_stretch_of_compute_of_a_slow_rank_is_followed_by_its_sleep() -> No
     # The other waits for it inside the all-reduce.
     waiting = [e for e in trace.events if e.rank == 0 and e.kind in ("collective", "wait")]
     assert sum(e.duration for e in waiting) > 0.1
+
+
+def test_a_paced_rank_is_slowed_by_its_pace() -> None:
+    def paced() -> None:
+        with span("step", step=0), span("forward", seconds=0.04):
+            pass
+
+    trace = go(paced, ranks=2, pace=CLUSTERS["H100"], faults=[Slow(rank=1, factor=2.5)]).trace
+    lasted = [e.duration for e in trace.events if e.kind == "span" and e.name == "forward"]
+    assert lasted[1] >= 0.08  # 0.1, less what the rank was behind when the span began
+    assert lasted[0] < lasted[1]
 
 
 def test_the_factor_of_a_rank_is_there_for_a_pacer_too() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from labkit.trace import CLUSTERS, About, Trace
 from labkit.trace.log import Log, merge
-from labkit.trace.memory import PARTS, Held, held, mark
+from labkit.trace.memory import PARTS, Held, held, write
 
 
 def moment(rank: int, start: float, *sizes: int) -> list[dict[str, Any]]:
@@ -84,9 +84,9 @@ def test_less_than_nothing_is_refused() -> None:
 
 def test_marks_of_a_log_are_read_back_from_a_file_and_after_retiming(tmp_path: Path) -> None:
     log = Log(0)
-    mark(log, Held(0, 1, 2, 3, 4))
+    write(log, Held(0, 1, 2, 3, 4))
     sum(range(10000))
-    mark(log, Held(0, 4, 3, 2, 2))
+    write(log, Held(0, 4, 3, 2, 2))
     trace = merge([log.finish()], About(ranks=1))
     assert trace.memory() == (Held(0, 4, 3, 2, 2),)
     trace.save(tmp_path / "trace")

@@ -12,7 +12,7 @@ import labkit
 from labkit.runtime.budget import Overrun
 from labkit.trace import About, Trace
 from labkit.trace.log import Log, merge
-from labkit.trace.memory import Held, mark
+from labkit.trace.memory import Held, write
 from labkit.widgets import MemoryBar
 from labkit.widgets.palette import MEMORY
 
@@ -23,7 +23,7 @@ def trace_of(*held: Held) -> Trace:
     records = []
     for one in held:
         log = Log(one.rank)
-        mark(log, one)
+        write(log, one)
         records.append(log.finish())
     return merge(records, About(ranks=len(held)))
 

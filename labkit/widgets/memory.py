@@ -21,6 +21,7 @@ from labkit.runtime import OutOfMemory, Run
 from labkit.trace import Trace
 from labkit.trace.memory import Held
 from labkit.widgets import memory_still
+from labkit.widgets.joined import joined
 from labkit.widgets.palette import MEMORY
 from labkit.widgets.words import in_bytes
 
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from os import PathLike
 
 Source = Run | Trace | OutOfMemory | Held | Sequence[Held]
-
-_HERE = Path(__file__).parent
-_FRONT = ("front/words.js", "front/page.js", "memory.js")
 
 
 class MemoryBar(anywidget.AnyWidget):
@@ -52,8 +50,8 @@ class MemoryBar(anywidget.AnyWidget):
     KeyError : the trace has no such step
     """
 
-    _esm = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _FRONT)
-    _css = _HERE / "memory.css"
+    _esm = joined("front/words.js", "front/page.js", "memory.js")
+    _css = joined("memory.css")
 
     data = traitlets.Dict().tag(sync=True)
     title = traitlets.Unicode().tag(sync=True)

@@ -111,6 +111,8 @@ class Link:
     name : what it is called
     source : who says so
     base : seconds, once an operation, before its first step
+    cpu : share of the time under way for which it holds the processors of the ranks at its ends,
+        so that nothing can be computed there: none on a GPU's network, most on sockets
     """
 
     latency: float
@@ -118,6 +120,7 @@ class Link:
     name: str = ""
     source: str = ""
     base: float = 0.0
+    cpu: float = 0.0
 
     def __post_init__(self) -> None:
         where = f"link {self.name!r}: " if self.name else "link: "
@@ -125,6 +128,8 @@ class Link:
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise ValueError(f"{where}{name}={value}: give seconds, 0 or more")
+        if not 0 <= self.cpu <= 1:
+            raise ValueError(f"{where}cpu={self.cpu}: give a share from 0 to 1")
         if not self.bandwidth > 0:
             raise ValueError(f"{where}bandwidth={self.bandwidth}: give bytes a second, above 0")
 
@@ -149,6 +154,8 @@ class Cluster:
     per_node : devices in a node
     per_pod : nodes in a pod; needed for a third link, and only for that
     name : what it is called
+    operations : for collectives that do not cost what a ring of `links` costs, by name, the link
+        whose ring would cost as much
     """
 
     device: Device
@@ -156,6 +163,7 @@ class Cluster:
     per_node: int = 8
     per_pod: int | None = None
     name: str = ""
+    operations: Mapping[str, Link] = field(default_factory=dict, hash=False)
 
     def __init__(
         self,
@@ -164,6 +172,7 @@ class Cluster:
         per_node: int = 8,
         per_pod: int | None = None,
         name: str = "",
+        operations: Mapping[str, Link] | None = None,
     ) -> None:
         links = (links,) if isinstance(links, Link) else tuple(links)
         if not 1 <= len(links) <= 3:
@@ -180,14 +189,21 @@ class Cluster:
             )
         values = {
             "device": device, "links": links, "per_node": per_node, "per_pod": per_pod,
-            "name": name or device.name,
+            "name": name or device.name, "operations": dict(operations or {}),
         }  # fmt: skip
+        for operation in operations or {}:
+            ring(operation, 2)  # refuses a name that is no collective's
         for key, value in values.items():
             object.__setattr__(self, key, value)
 
     def link(self, a: int, b: int) -> Link:
         """What joins ranks `a` and `b`."""
         return self.crossed((a, b))[-1]
+
+    def carrying(self, operation: str, ranks: Sequence[int] | range) -> tuple[Link, ...]:
+        """The links that a collective of `ranks` passes over; none for one rank."""
+        own = self.operations.get(operation)
+        return self.crossed(ranks) if own is None else (own,) if len(ranks) > 1 else ()
 
     def crossed(self, ranks: Sequence[int] | range) -> tuple[Link, ...]:
         """The links that a ring through `ranks`, in this order, passes over; none for one rank."""
@@ -207,14 +223,17 @@ class Cluster:
         ------
         ValueError : what comes out is no link
         """
-        links = [
-            replace(
+
+        def other(link: Link) -> Link:
+            return replace(
                 link, latency=link.latency * latency, base=link.base * latency,
                 bandwidth=link.bandwidth * bandwidth,
-            )
-            for link in self.links
-        ]  # fmt: skip
-        return Cluster(self.device, links, self.per_node, self.per_pod, self.name)
+            )  # fmt: skip
+
+        return Cluster(
+            self.device, [other(link) for link in self.links], self.per_node, self.per_pod,
+            self.name, {name: other(link) for name, link in self.operations.items()},
+        )  # fmt: skip
 
     def collective(self, operation: str, payload: float, ranks: Sequence[int] | range) -> float:
         """Seconds that a collective lasts, from when the last of `ranks` is there.
@@ -230,7 +249,9 @@ class Cluster:
         """
         steps, share = ring(operation, len(ranks))
         size = share * whole(operation, payload, len(ranks))
-        return max((link.time(steps, size) for link in self.crossed(ranks)), default=0.0)
+        return max(
+            (link.time(steps, size) for link in self.carrying(operation, ranks)), default=0.0
+        )
 
     def message(self, size: float, source: int, target: int) -> float:
         """Seconds from a message's leaving to its arrival; `size` in bytes."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         TimedOut,
         launch,
     )
-    from labkit.trace import Trace, span
+    from labkit.trace import Trace, mark, span
 
 __version__ = "0.1.0"
 
@@ -28,6 +28,7 @@ _HOME = {
     "Mismatch": "labkit.runtime",
     "OutOfMemory": "labkit.runtime",
     "Trace": "labkit.trace",
+    "mark": "labkit.trace",
     "span": "labkit.trace",
 }
 
@@ -40,6 +41,7 @@ __all__ = [
     "TimedOut",
     "Trace",
     "launch",
+    "mark",
     "span",
 ]
 

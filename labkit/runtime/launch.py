@@ -18,6 +18,7 @@ from typing import Any
 from labkit.runtime import travel
 from labkit.runtime.run import Run, cores
 from labkit.runtime.worker import Job
+from labkit.trace import Cluster
 
 DEFAULT_RANKS = 4
 DEFAULT_TIMEOUT = 300.0
@@ -35,7 +36,7 @@ def launch(
     patience: float = 2.0,
     trace: bool = True,
     wait: bool = True,
-    pace: Any = None,
+    pace: Cluster | None = None,
     memory: str | int | None = None,
     faults: Sequence[Any] = (),
 ) -> Run:
@@ -53,7 +54,11 @@ def launch(
     patience : seconds for which a deadlock must stand still before it is called one
     trace : record what the ranks do
     wait : stand until the run has ended; False: return at once, see `Run.wait`, `Run.stop`
-    pace, memory, faults : a modelled cluster, a memory budget, injected faults
+    pace : a `labkit.trace.Cluster`. The ranks run here, on gloo, and sleep until that cluster's
+        devices and links would have done the same: a span that says ``seconds=0.02`` lasts that,
+        other compute its FLOPs, messages and collectives what the links take (`runtime.pace`).
+        Holds for spans of 20 ms and more, on any number of cores
+    memory, faults : a memory budget, injected faults
 
     Returns
     -------
@@ -67,12 +72,14 @@ def launch(
     KeyboardInterrupt : the cell was interrupted; no rank is left
     """
     _check(fn, args, ranks, backend, threads, seed, timeout, patience)
-    _not_in_this_version(pace=pace, memory=memory, faults=tuple(faults) or None)
+    _not_in_this_version(memory=memory, faults=tuple(faults) or None)
     if os.environ.get("LABKIT_RANK") is not None:
         raise RuntimeError(
             f"launch() was called on rank {os.environ['LABKIT_RANK']} of a run: "
             "ranks cannot launch ranks. Call it outside the function that you launch."
         )
+    if pace is not None:
+        _check_pace(pace, backend, trace)
     seconds = DEFAULT_TIMEOUT if timeout is None else float(timeout)
     entropy = secrets.randbits(63) if seed is None else seed
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
@@ -81,8 +88,8 @@ def launch(
         return run_in_world(fn, args, ranks, backend, threads, entropy, seconds, trace)
     count = DEFAULT_RANKS if ranks is None else ranks
     payload = travel.pack(fn, args)
-    chosen = choose_backend(backend, count)
-    job = Job(count, chosen, choose_threads(threads, count), entropy, seconds, trace, payload)
+    chosen = choose_backend("gloo" if pace is not None else backend, count)
+    job = Job(count, chosen, choose_threads(threads, count), entropy, seconds, trace, payload, pace)
     run = Run(job)
     try:
         run.start()
@@ -169,6 +176,30 @@ def _check(
     if ranks is not None and ranks > 250:
         raise ValueError(f"ranks={ranks}: one machine runs at most 250 ranks")
     _check_call(fn, args)
+
+
+def _check_pace(pace: Any, backend: str, trace: bool) -> None:
+    if not isinstance(pace, Cluster):
+        raise TypeError(
+            f"pace={pace!r}: give a labkit.trace.Cluster, as in "
+            "pace=Cluster(device, Link(latency, bandwidth)) or pace=CLUSTERS['H100']"
+        )
+    if not trace:
+        raise ValueError("trace=False with pace: a paced run is always recorded; leave trace out")
+    if backend == "nccl":
+        raise ValueError("backend='nccl' with pace: paced ranks run on CPUs; leave backend out")
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        raise ValueError(
+            "pace under torchrun: paced ranks are ranks of labkit's own. Start the program without "
+            "torchrun, or leave pace out. Not under torchrun? Then unset RANK and WORLD_SIZE."
+        )
+    try:
+        pace.device.flops()
+    except ValueError as error:
+        raise ValueError(
+            f"pace={pace.name!r}: {pace.device.name} does not say what FLOP/s it reaches; "
+            "give its Device `achieved`, as in achieved={'bfloat16': 5e14}"
+        ) from error
 
 
 def _check_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:

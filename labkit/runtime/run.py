@@ -17,12 +17,14 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from labkit.runtime import page, travel
 from labkit.runtime.failures import LaunchError, RankFailed, TimedOut, place, shorten
+from labkit.runtime.pace import note
 from labkit.runtime.start import Ended, Ranks, get_ready, start_ranks
 from labkit.runtime.worker import Job, Outcome
 from labkit.trace import About, Trace
@@ -61,6 +63,7 @@ class Run:
         self._refused: Exception | None = None  # why they did not start
         self._timeout = job.timeout
         self._traced = job.trace
+        self._pace = job.pace
         self._lock = threading.RLock()
         self._lines: list[list[str]] = [[] for _ in range(ranks)]
         self._to_print: queue.Queue[tuple[int, str] | None] = queue.Queue()
@@ -193,7 +196,11 @@ class Run:
     @cached_property
     def _trace(self) -> Trace:
         records = [o.record for o in self._outcomes.values() if o.record is not None]
-        return merge(records, about_run(self.ranks, self.backend))
+        about = about_run(self.ranks, self.backend)
+        if self._pace is not None:
+            paced = [o.paced for o in self._outcomes.values() if o.paced is not None]
+            about = replace(about, clock="paced", note=note(self._pace, paced))
+        return merge(records, about)
 
     def timeline(self, **options: Any) -> Any:
         """Draw what the ranks did (`labkit.widgets.Timeline`)."""
@@ -431,6 +438,7 @@ class Finished(Run):
         self.pids = ()
         self.seconds = seconds
         self._traced = bool(records)
+        self._pace = None
         self._stopped = False
         self._failure = None
         self._lock = threading.RLock()

@@ -2,6 +2,7 @@
 
 from labkit.trace.events import About, Event, Group, Step, Trace
 from labkit.trace.hardware import CLUSTERS, DEVICES, LINKS, Cluster, Device, Link, this_machine
+from labkit.trace.mark import mark
 from labkit.trace.span import span
 from labkit.trace.whatif import Pick
 
@@ -18,6 +19,7 @@ __all__ = [
     "Pick",
     "Step",
     "Trace",
+    "mark",
     "span",
     "this_machine",
 ]

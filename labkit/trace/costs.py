@@ -12,7 +12,7 @@ import numpy as np
 
 from labkit.trace.events import Group
 from labkit.trace.graph import Graph
-from labkit.trace.hardware import Cluster, Link, ring, whole
+from labkit.trace.hardware import Cluster, Link
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,11 +71,9 @@ def costs_of(graph: Graph, cluster: Cluster, group_size: Mapping[str, int]) -> C
         for name, group in np.unique(kinds, axis=1).T.tolist():
             those = (names == name) & (groups == group)
             operation, members = graph.trace.strings[name], graph.trace.groups[group].ranks
-            steps, share = ring(operation, sizes[group])
-            size = share * whole(operation, payload[those], len(members))
-            for link in cluster.carrying(operation, _spread(members, sizes[group])):
-                lasts[those] = np.maximum(lasts[those], link.time(steps, size))
-                held[those] = np.maximum(held[those], link.cpu)
+            spread = _spread(members, sizes[group])
+            lasts[those] = cluster.collective(operation, payload[those], spread, len(members))
+            held[those] = max((k.cpu for k in cluster.carrying(operation, spread)), default=0.0)
     return Costs(c["bytes"][sent] / bandwidth, latency, lasts, cpu, held)
 
 

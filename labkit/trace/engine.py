@@ -81,7 +81,7 @@ def retime(
     scaled = factors(graph, scale) if scale else None
     times = evaluate(graph, work, cluster, group_size, scaled)
     old = graph.trace
-    notes = [_on(cluster), words, "links are not shared between groups"]
+    notes = [f"on {cluster}", words, "links are not shared between groups"]
     notes += [f"group {name} counted as {n} ranks" for name, n in (group_size or {}).items()]
     notes += [f"what if {words}" for words in (scaled.words if scaled else ())]
     about = replace(old.about, clock="modelled", error=0.0, cores=0, note="; ".join(notes))
@@ -250,7 +250,3 @@ def _place_the_rest(
         old = np.maximum.accumulate(old)
         start[rows] = np.interp(c["start"][rows], old, new)
         stop[rows] = np.maximum(np.interp(c["end"][rows], old, new), start[rows])
-
-
-def _on(cluster: Cluster) -> str:
-    return f"on {cluster.name} ({'; '.join(map(str, cluster.links))})"

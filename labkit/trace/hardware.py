@@ -28,10 +28,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from labkit.trace.traffic import closed_form
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Size = TypeVar("Size", float, "NDArray[np.float64]")  # bytes, and with them seconds
 
 __all__ = ["CLUSTERS", "DEVICES", "LINKS", "Cluster", "Device", "Link", "ring", "this_machine"]
 
@@ -137,7 +143,7 @@ class Link:
         figures = f"{self.latency * 1e6:g} µs, {self.bandwidth / 1e9:g} GB/s"
         return f"{self.name}: {figures}" if self.name else figures
 
-    def time(self, steps: float, size: float) -> float:
+    def time(self, steps: float, size: Size) -> Size:
         """Seconds for `steps` steps that carry `size` bytes in all."""
         return self.base + steps * self.latency + size / self.bandwidth
 
@@ -196,6 +202,9 @@ class Cluster:
         for key, value in values.items():
             object.__setattr__(self, key, value)
 
+    def __str__(self) -> str:
+        return f"{self.name} ({'; '.join(map(str, self.links))})"
+
     def link(self, a: int, b: int) -> Link:
         """What joins ranks `a` and `b`."""
         return self.crossed((a, b))[-1]
@@ -235,23 +244,32 @@ class Cluster:
             self.name, {name: other(link) for name, link in self.operations.items()},
         )  # fmt: skip
 
-    def collective(self, operation: str, payload: float, ranks: Sequence[int] | range) -> float:
+    def collective(
+        self,
+        operation: str,
+        payload: Size,
+        ranks: Sequence[int] | range,
+        payers: int | None = None,
+    ) -> Size:
         """Seconds that a collective lasts, from when the last of `ranks` is there.
 
         Parameters
         ----------
         operation : ``all_reduce``, ``broadcast`` …
-        payload : bytes, as `traffic.closed_form` takes it (of a rooted one: the root's)
+        payload : bytes, as `traffic.closed_form` takes it (of a rooted one: the root's); an array
+            gives an array
+        payers : how many ranks put in `payload` each, where `ranks` stand for another number
 
         Raises
         ------
         ValueError : there is no such operation
         """
         steps, share = ring(operation, len(ranks))
-        size = share * whole(operation, payload, len(ranks))
-        return max(
-            (link.time(steps, size) for link in self.carrying(operation, ranks)), default=0.0
-        )
+        size = share * whole(operation, payload, payers or len(ranks))
+        lasts = payload * 0.0
+        for link in self.carrying(operation, ranks):
+            lasts = np.maximum(lasts, link.time(steps, size))
+        return lasts
 
     def message(self, size: float, source: int, target: int) -> float:
         """Seconds from a message's leaving to its arrival; `size` in bytes."""
@@ -277,7 +295,7 @@ def ring(operation: str, ranks: int) -> tuple[int, float]:
     return steps[operation], closed_form(operation, piece, ranks, at_root=True) or 0.0
 
 
-def whole(operation: str, payload: float, ranks: int) -> float:
+def whole(operation: str, payload: Size, ranks: int) -> Size:
     """Bytes of the whole tensor, of which `payload` is what one rank puts in."""
     return payload * ranks if operation in _PIECES else payload
 

@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,6 +23,15 @@ from labkit.trace.events import COLUMNS, KINDS, OPERATIONS, About, Group, Trace
 Stamp = tuple[int, int, int]  # wall ns, CPU ns of the thread, FLOPs
 
 _OPEN, _CLOSE, _EVENT = 0, 1, 2
+
+
+class Pacer(Protocol):
+    """Who makes spans last what they say: called before each end of a span is stamped."""
+
+    def open(self, name: str, tags: Mapping[str, Any]) -> None: ...
+    def close(self, name: str) -> None: ...
+    def rest(self, name: str) -> None:
+        """Sleep now what span `name`, the innermost that says `seconds`, would at its end."""
 
 
 class Log:
@@ -41,6 +50,7 @@ class Log:
         self.groups: list[Group] = []
         self.main = threading.get_ident()
         self.at_step: Callable[[], None] | None = None  # called at both ends of a span "step"
+        self.pacer: Pacer | None = None
         self._threads: dict[int, int] = {}
         self._numbers = itertools.count(1)
         self._operations = 0
@@ -83,9 +93,13 @@ class Log:
             self.at_step()
         # Plain at once: a tensor given as a tag must not be kept alive, nor told as it is later.
         tags = {key: _plain(value) for key, value in tags.items()}
+        if self.pacer is not None:
+            self.pacer.open(name, tags)
         self.entries.append((_OPEN, self.thread(), self.stamp(), name, tags))
 
     def close(self, name: str) -> None:
+        if self.pacer is not None:
+            self.pacer.close(name)
         self.entries.append((_CLOSE, self.thread(), self.stamp(), name))
         if name == "step" and self.at_step is not None:
             self.at_step()

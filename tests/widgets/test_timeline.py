@@ -73,7 +73,7 @@ def test_a_trace_draws_itself() -> None:
 def test_the_front_end_is_in_the_package_and_names_no_other_place() -> None:
     folder = Path(labkit.widgets.__file__).parent
     scripts = sorted(folder.rglob("*.js"))
-    assert len(scripts) == 8
+    assert len(scripts) == 11
     for path in (*scripts, folder / "timeline.css"):
         text = path.read_text(encoding="utf-8")
         assert text in Timeline._esm or path.suffix == ".css"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -57,7 +58,9 @@ def costs_of(graph: Graph, cluster: Cluster, group_size: Mapping[str, int]) -> C
     sent = graph.ops[graph.sends]
     ends = c["rank"][sent].astype(np.int64) * ranks + c["peer"][sent]
     pairs, which = np.unique(ends, return_inverse=True)
-    links = [cluster.link(*divmod(pair, ranks)) for pair in pairs.tolist()] or [Link(0, 1)]
+    ways = [divmod(pair, ranks) for pair in pairs.tolist()]
+    found = _as_shared(cluster, [((a,), (b,)) for a, b in ways])
+    links = [on.link(a, b) for on, (a, b) in zip(found, ways, strict=True)] or [Link(0, 1)]
     figures = np.array([(k.bandwidth, k.base + k.latency, k.cpu) for k in links]).T
     bandwidth, latency, cpu = figures[:, which if len(sent) else np.zeros(0, int)]
 
@@ -68,13 +71,33 @@ def costs_of(graph: Graph, cluster: Cluster, group_size: Mapping[str, int]) -> C
         payload = np.maximum.reduceat(c["bytes"][rows], first).astype(float)
         names, groups = c["name"][rows[first]], c["group"][rows[first]]
         kinds = np.stack([names, groups])
+        used = np.unique(groups).tolist()
+        members_of = [graph.trace.groups[group].ranks for group in used]
+        seen = dict(zip(used, _as_shared(cluster, [(m, m) for m in members_of]), strict=True))
         for name, group in np.unique(kinds, axis=1).T.tolist():
             those = (names == name) & (groups == group)
             operation, members = graph.trace.strings[name], graph.trace.groups[group].ranks
             spread = _spread(members, sizes[group])
-            lasts[those] = cluster.collective(operation, payload[those], spread, len(members))
+            lasts[those] = seen[group].collective(operation, payload[those], spread, len(members))
             held[those] = max((k.cpu for k in cluster.carrying(operation, spread)), default=0.0)
     return Costs(c["bytes"][sent] / bandwidth, latency, lasts, cpu, held)
+
+
+def _as_shared(
+    cluster: Cluster, flows: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+) -> list[Cluster]:
+    """The cluster as each of some flows, from ranks to ranks, finds it."""
+    if not cluster.shared:
+        return [cluster] * len(flows)
+    crossed = [cluster.left(*flow) for flow in flows]
+    load = Counter(place for places in crossed for place in places)
+    return [
+        cluster.divided([
+            max((load[place] for place in places if place[0] == link), default=1)
+            for link in range(len(cluster.links))
+        ])
+        for places in crossed
+    ]  # fmt: skip
 
 
 def _sizes(groups: Sequence[Group], group_size: Mapping[str, int]) -> list[int]:

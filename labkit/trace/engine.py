@@ -13,7 +13,9 @@ input gives the same bits. Assumptions:
   lasts as `hardware.ring` says on the slowest link that the ring crosses.
 * Where a link takes the processor (`Link.cpu`), that share of a transfer is work of the ranks at
   its ends, when they post it; the rest can be hidden.
-* Links are not shared between groups, nor between messages and collectives.
+* Links are not shared between groups, unless the cluster says so (`Cluster.shared`): then each
+  has an equal part all the time, messages and collectives apart. Who meets whom in time would have
+  to be decided by a clock, and a pass in topological order has none.
 
 Cost: about 0.3 µs a row, after the graph was compiled.
 """
@@ -81,7 +83,9 @@ def retime(
     scaled = factors(graph, scale) if scale else None
     times = evaluate(graph, work, cluster, group_size, scaled)
     old = graph.trace
-    notes = [f"on {cluster}", words, "links are not shared between groups"]
+    shared = "each link out of a node is shared by all groups that leave it, in equal parts"
+    notes = [f"on {cluster}", words]
+    notes += [shared if cluster.shared else "links are not shared between groups"]
     notes += [f"group {name} counted as {n} ranks" for name, n in (group_size or {}).items()]
     notes += [f"what if {words}" for words in (scaled.words if scaled else ())]
     about = replace(old.about, clock="modelled", error=0.0, cores=0, note="; ".join(notes))

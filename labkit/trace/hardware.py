@@ -25,7 +25,7 @@ A message costs one step and its bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
@@ -162,6 +162,9 @@ class Cluster:
     name : what it is called
     operations : for collectives that do not cost what a ring of `links` costs, by name, the link
         whose ring would cost as much
+    shared : whether all groups and pairs of ranks that leave a node (or a pod) share one link out
+        of it, in equal parts; with a single link, whether all share that one. Retiming counts them
+        in the trace, whether or not they meet in time: where they take turns it is too slow
     """
 
     device: Device
@@ -170,6 +173,7 @@ class Cluster:
     per_pod: int | None = None
     name: str = ""
     operations: Mapping[str, Link] = field(default_factory=dict, hash=False)
+    shared: bool = False
 
     def __init__(
         self,
@@ -179,6 +183,7 @@ class Cluster:
         per_pod: int | None = None,
         name: str = "",
         operations: Mapping[str, Link] | None = None,
+        shared: bool = False,
     ) -> None:
         links = (links,) if isinstance(links, Link) else tuple(links)
         if not 1 <= len(links) <= 3:
@@ -196,6 +201,7 @@ class Cluster:
         values = {
             "device": device, "links": links, "per_node": per_node, "per_pod": per_pod,
             "name": name or device.name, "operations": dict(operations or {}),
+            "shared": shared,
         }  # fmt: skip
         for operation in operations or {}:
             ring(operation, 2)  # refuses a name that is no collective's
@@ -239,10 +245,35 @@ class Cluster:
                 bandwidth=link.bandwidth * bandwidth,
             )  # fmt: skip
 
+        operations = {name: other(link) for name, link in self.operations.items()}
+        return self._with([other(link) for link in self.links], operations)
+
+    def divided(self, among: Sequence[int]) -> Cluster:
+        """The same cluster where each link is shared by so many, as one of them finds it."""
+        links = zip(self.links, among, strict=True)
+        return self._with([replace(k, bandwidth=k.bandwidth / n) for k, n in links])
+
+    def _with(self, links: Sequence[Link], operations: Mapping[str, Link] | None = None) -> Cluster:
         return Cluster(
-            self.device, [other(link) for link in self.links], self.per_node, self.per_pod,
-            self.name, {name: other(link) for name, link in self.operations.items()},
+            self.device, links, self.per_node, self.per_pod, self.name,
+            self.operations if operations is None else operations, self.shared,
         )  # fmt: skip
+
+    def left(self, ranks: Iterable[int], others: Iterable[int]) -> tuple[tuple[int, int], ...]:
+        """What traffic from `ranks` to `others` has to leave: (link, number of the node or pod).
+
+        Inside a node nothing is shared. A single link joins everything, as one wire would.
+        """
+        ranks, others = set(ranks), set(others)
+        if len(self.links) == 1:
+            return ((0, 0),) if len(ranks | others) > 1 else ()
+        sizes = (self.per_node, self.per_node * (self.per_pod or 1))[: len(self.links) - 1]
+        return tuple(
+            (link, unit)
+            for link, size in enumerate(sizes, start=1)
+            for unit in sorted({rank // size for rank in ranks})
+            if any(other // size != unit for other in others)
+        )
 
     def collective(
         self,

@@ -103,3 +103,48 @@ def test_an_operation_may_have_a_link_of_its_own() -> None:
 def test_figures_that_cannot_be(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def grid(**more: Any) -> Cluster:
+    return Cluster(DEVICE, (Link(0, 100), Link(0, 10)), per_node=2, shared=True, **more)
+
+
+def test_groups_that_leave_a_node_together_share_its_link() -> None:
+    # Two nodes of two: groups (0, 2) and (1, 3) cross, (0, 1) and (2, 3) do not.
+    p = Program(4, groups=[(0, 2), (1, 3), (0, 1), (2, 3)])
+    for rank in range(4):
+        p.reduce(rank, 40, group=rank % 2)
+    trace = p.trace()
+    assert makespan(trace, grid()) == 2 * 40 / 10
+    assert makespan(trace, Cluster(DEVICE, grid().links, per_node=2)) == 40 / 10
+    for rank in range(4):
+        p.reduce(rank, 40, group=2 + rank // 2)
+    assert makespan(p.trace(), grid()) == 2 * 40 / 10 + 40 / 100  # inside a node nothing is shared
+    assert "shared by all groups that leave it" in trace.retime(grid(), "cpu").about.note
+
+
+def test_messages_that_leave_a_node_together_share_its_link() -> None:
+    p = Program(4)
+    for rank in (0, 1):
+        p.send(rank, rank + 2, 40)
+        p.receive(rank + 2, rank, 40)
+    assert makespan(p.trace(), grid()) == 8
+    p.send(2, 0, 40)  # the other way is another wire
+    p.receive(0, 2, 40)
+    assert makespan(p.trace(), grid()) == 8 + 4
+
+
+def test_a_single_shared_link_is_one_wire_for_all() -> None:
+    p = Program(4, groups=[(0, 1), (2, 3)])
+    for rank in range(4):
+        p.reduce(rank, 40, group=rank // 2)
+    assert makespan(p.trace(), cluster(0, 10)) == 4
+    assert makespan(p.trace(), Cluster(DEVICE, Link(0, 10), shared=True)) == 8
+
+
+def test_pods_are_left_as_nodes_are() -> None:
+    three = Cluster(DEVICE, [Link(0, 1)] * 3, per_node=2, per_pod=2, shared=True)
+    assert three.left((0, 1), (0, 1)) == ()
+    assert three.left((0, 2), (0, 2)) == ((1, 0), (1, 1))
+    assert three.left((0, 4), (0, 4)) == ((1, 0), (1, 2), (2, 0), (2, 1))
+    assert three.left((5,), (0,)) == ((1, 2), (2, 1))

@@ -33,7 +33,7 @@ from labkit.trace.costs import Costs, costs_of
 from labkit.trace.events import Trace
 from labkit.trace.graph import Code, Graph
 from labkit.trace.hardware import Cluster
-from labkit.trace.whatif import Factors, Pick, factors
+from labkit.trace.pick import Factors, Pick, factors
 from labkit.trace.work import durations
 
 if TYPE_CHECKING:

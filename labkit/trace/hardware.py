@@ -384,6 +384,12 @@ LINKS: Mapping[str, Link] = MappingProxyType(
             ("NVLink 5", 0.6e-6, 900, "NVIDIA B200 datasheet, halved: it adds both directions"),
             ("network 200 Gb/s", 2.7e-6, 25, "one 200 Gb/s adapter for each GPU"),
             ("network 400 Gb/s", 2.7e-6, 50, "one 400 Gb/s adapter for each GPU"),
+            (
+                "network 400 Gb/s, 1:7",
+                2.7e-6,
+                50 / 7,
+                "one 400 Gb/s adapter for each GPU, 1:7 between pods (Llama 3, section 3.3.1)",
+            ),
         )
     }
 )
@@ -398,5 +404,13 @@ CLUSTERS: Mapping[str, Cluster] = MappingProxyType(
             ("H200", "NVLink 4", "network 400 Gb/s"),
         )
     }
+    | {
+        "H100 pods": Cluster(
+            DEVICES["H100"],
+            (LINKS["NVLink 4"], LINKS["network 400 Gb/s"], LINKS["network 400 Gb/s, 1:7"]),
+            per_pod=384,
+            name="H100 pods",
+        )
+    }
 )
-"""Nodes of eight, by the name of their GPU."""
+"""Nodes of eight, by the name of their GPU; and pods of 3,072 H100, as Llama 3 was trained on."""

@@ -50,8 +50,9 @@ def launch(
     threads : torch threads a rank; None: cores // ranks, at least 1, or OMP_NUM_THREADS if set
     seed : every rank seeds Python, NumPy and torch from (seed, rank); None: fresh each time
     timeout : seconds for the whole run, and for the group's operations; None: 300
-    patience : seconds for which a deadlock must stand still before it is called one
-    trace : record what the ranks do
+    patience : seconds for which ranks that wait for each other must stand still before that is
+        called a deadlock. A rank that computes or sleeps is never part of one
+    trace : record what the ranks do; without it only `timeout` ends a hang
     wait : stand until the run has ended; False: return at once, see `Run.wait`, `Run.stop`
     pace, memory, faults : a modelled cluster, a memory budget, injected faults
 
@@ -63,6 +64,8 @@ def launch(
     ------
     TypeError, ValueError : bad arguments, or arguments that cannot travel; before any rank starts
     RankFailed : a rank raised or died; its own traceback is told
+    Deadlock : ranks wait for each other, or for finished ones: who, in what, for whom, where
+    Mismatch : ranks met in operations that do not fit, also where nothing hangs: both, and where
     TimedOut : with what each rank was doing
     KeyboardInterrupt : the cell was interrupted; no rank is left
     """
@@ -83,7 +86,7 @@ def launch(
     payload = travel.pack(fn, args)
     chosen = choose_backend(backend, count)
     job = Job(count, chosen, choose_threads(threads, count), entropy, seconds, trace, payload)
-    run = Run(job)
+    run = Run(job, float(patience))
     try:
         run.start()
         return run.wait() if wait else run

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import sys
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -25,7 +27,9 @@ import torch
 import torch.distributed as dist
 
 from labkit.runtime import private, wire
+from labkit.runtime.calls import KINDS
 from labkit.runtime.cuda import CudaLog
+from labkit.runtime.failures import Mismatch
 from labkit.runtime.flops import CountFlops
 from labkit.runtime.page import Page
 from labkit.runtime.private import Work, c10d
@@ -41,8 +45,13 @@ _LAST = (
     int,  # the tag of a message
 )  # fmt: skip
 
+# Set in the environment of a launch: a message whose buffer changes before its wait is an error.
+CHECK_BUFFERS = "LABKIT_CHECK_BUFFERS"
+
 _HIDDEN = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
+
+_KIND = {kind: i for i, kind in enumerate(KINDS)}
 
 # Calls that a backend takes as they are: the group's name for them, and the backend's.
 _BACKEND_NAMES = {
@@ -66,7 +75,7 @@ class Recorder:
     Parameters
     ----------
     rank : global rank of this process
-    page : where the launcher can read what the last operation was
+    page : where the launcher can read what was posted, and where the rank stands
     cuda : whether the rank works on a GPU, whose times the GPU must take
     """
 
@@ -74,6 +83,7 @@ class Recorder:
         self.log = CudaLog(rank) if cuda else Log(rank)
         self.page = page
         self.log.at_step = self._mark_wire
+        self.check_buffers = bool(os.environ.get(CHECK_BUFFERS))
         self.followed: dict[int, None] = {}  # operations whose future was taken, not yet waited for
         self._numbers: defaultdict[Any, Iterator[int]] = defaultdict(itertools.count)
         self._places: dict[Any, bool] = {}
@@ -133,9 +143,14 @@ class Recorder:
 
     def around_backward(self, run: Callable[[], None], roots: list[torch.Tensor]) -> None:
         """Run a backward; what it then waits for inside C++ (torch's DDP) becomes a join."""
-        log = self.log
+        log, page = self.log, self.page
         computed: list[Any] = []
-        ready = lambda: computed.append(log.stamp())  # noqa: E731
+
+        def ready() -> None:
+            computed.append(log.stamp())
+            if page is not None and self.followed:
+                page.join(tuple(self.followed))
+
         hooks = [
             t.register_hook(lambda _: private.after_backward(ready))
             for t in roots[:1]
@@ -146,6 +161,8 @@ class Recorder:
         finally:
             for hook in hooks:
                 hook.remove()
+            if page is not None and computed:
+                page.go_on()
         waited = tuple(self.followed)
         if computed and waited:
             log.event("join", "join", computed[0], log.stamp(), op=waited[-1], ops=waited)
@@ -164,15 +181,28 @@ class RecordedWork(Work):
         self.recorder = recorder
         self.fields = fields
         self.settle: Callable[[dict[str, Any], int], None] | None = None
+        self.check: Callable[[str | None], None] | None = None
+        self.waited = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        log = self.recorder.log
+        log, page = self.recorder.log, self.recorder.page
         where = self.recorder.where()
+        bounded = timeout is not None and timeout.total_seconds() > 0
         start = log.stamp()
+        self.waited = True
+        told = page is not None and page.wait(self.op, bounded)
         try:
-            if timeout is None or timeout.total_seconds() <= 0:
-                return bool(self.inner.wait())
-            return bool(self.inner.wait(timeout))
+            done = self.inner.wait(timeout) if bounded else self.inner.wait()
+        except BaseException:
+            if told:
+                page.give_up(self.op)  # type: ignore[union-attr]
+            raise
+        else:
+            if told:
+                page.go_on()  # type: ignore[union-attr]
+            if self.check is not None:
+                self.check(where)
+            return bool(done)
         finally:
             group, seq = self.fields["group"], self.fields["seq"]
             log.event(
@@ -216,6 +246,17 @@ class RecordedWork(Work):
         return self.inner.get_future_result()
 
 
+class RecordedMessage(RecordedWork):
+    """The handle of a message, which gloo keeps no longer than this: its end is noted, too."""
+
+    page_group = -1
+
+    def __del__(self) -> None:
+        page = self.recorder.page
+        if not self.waited and page is not None and self.fields["peer"] >= 0:
+            page.post(_KIND["dropped"], self.name, self.page_group, self.fields, -1)
+
+
 class Recorded(dist.ProcessGroup):
     """A process group that notes each call and passes it to the group in whose place it stands.
 
@@ -234,7 +275,9 @@ class Recorded(dist.ProcessGroup):
         self._only_device = (
             next(iter(self._backends)) if len({*self._backends.values()}) == 1 else ""
         )
-        self.index = recorder.log.group(Group(name, _description(name, words), tuple(ranks)))
+        group = Group(name, _description(name, words), tuple(ranks))
+        self.index = recorder.log.group(group)
+        self.page_group = -1 if recorder.page is None else recorder.page.group(group)
 
     def get_group_store(self) -> Any:
         return self.real.get_group_store()
@@ -254,13 +297,13 @@ class Recorded(dist.ProcessGroup):
         return self._collective("reduce", "reduce", a, k, _arg(a, k, 0, "tensors", "tensor"))
 
     def allgather(self, *a: Any, **k: Any) -> Any:
-        return self._collective("all_gather", "allgather", a, k, _input(a, k))
+        return self._collective("all_gather", "allgather", a, k, _input(a, k), _whole(a, k))
 
     def allgather_coalesced(self, *a: Any, **k: Any) -> Any:
         return self._collective("all_gather", "allgather_coalesced", a, k, _input(a, k))
 
     def all_gather_single(self, *a: Any, **k: Any) -> Any:
-        return self._collective("all_gather", "all_gather_single", a, k, _input(a, k))
+        return self._collective("all_gather", "all_gather_single", a, k, _input(a, k), _whole(a, k))
 
     def all_gather_single_coalesced(self, *a: Any, **k: Any) -> Any:
         return self._collective("all_gather", "all_gather_single_coalesced", a, k, _input(a, k))
@@ -311,7 +354,9 @@ class Recorded(dist.ProcessGroup):
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Any:
         return self._message("recv", "recv_anysource", (tensors, tag), tensors, -1, tag)
 
-    def _collective(self, name: str, method: str, args: Any, kwargs: Any, payload: Any) -> Any:
+    def _collective(
+        self, name: str, method: str, args: Any, kwargs: Any, payload: Any, whole: int = -1
+    ) -> Any:
         seq = self.recorder.count(self.index)
         fields: dict[str, Any] = {"group": self.index, "seq": seq}
         options = args[-1] if args else None
@@ -320,7 +365,7 @@ class Recorded(dist.ProcessGroup):
             fields["peer"] = self.ranks[root]
         if name in ("all_reduce", "reduce", "reduce_scatter"):
             fields["reduction"] = _reduction(getattr(options, "reduceOp", options))
-        return self._pass_on("collective", name, method, args, kwargs, payload, fields)
+        return self._pass_on("collective", name, method, args, kwargs, payload, fields, whole)
 
     def _message(self, kind: str, method: str, args: Any, tensors: Any, peer: int, tag: int) -> Any:
         me = self.recorder.log.rank
@@ -329,18 +374,24 @@ class Recorded(dist.ProcessGroup):
             ends = (me, peer) if kind == "send" else (peer, me)
             fields["seq"] = self.recorder.count(self.index, *ends, tag)
         work = self._pass_on(kind, kind, method, args, {}, tensors, fields)
+        if work is not None:
+            work.page_group = self.page_group
         if peer < 0 and work is not None:  # which message it is turns out when it has arrived
             work.settle = self._settle
+        if kind == "send" and work is not None and self.recorder.check_buffers:
+            work.check = _unchanged(me, tensors, fields)
         return work
 
     def _settle(self, fields: dict[str, Any], source: int) -> None:
         fields["peer"] = self.ranks[source]
         me = self.recorder.log.rank
         fields["seq"] = self.recorder.count(self.index, fields["peer"], me, fields["tag"])
+        if self.recorder.page is not None:
+            self.recorder.page.post(_KIND["recv"], "recv", self.page_group, fields, -1)
 
     def _pass_on(
         self, kind: str, name: str, method: str, args: Any, kwargs: Any, payload: Any,
-        fields: dict[str, Any],
+        fields: dict[str, Any], whole: int = -1,
     ) -> Any:  # fmt: skip
         recorder = self.recorder
         log = recorder.log
@@ -356,7 +407,7 @@ class Recorded(dist.ProcessGroup):
         fields["op"], fields["count"], fields["bytes"], fields["where"] = op, count, size, where
         fields["dtype"] = _dtype(tensors[0].dtype) if tensors else None
         if recorder.page is not None:
-            recorder.page.write(_sentence(name, fields, where))
+            recorder.page.post(_KIND[kind], name, self.page_group, fields, whole)
         work = self._call(method, args, kwargs, tensors)
         noted = log.event(kind, name, start, log.stamp(), **fields)
         if work is None:  # inside torch's coalescing: the handle comes at the end of the block
@@ -371,7 +422,8 @@ class Recorded(dist.ProcessGroup):
             except RuntimeError:
                 pass
         # Nothing here keeps the handle: one that the program drops is dropped, as without a record.
-        return RecordedWork(work, op, name, recorder, noted)
+        handle = RecordedWork if kind == "collective" else RecordedMessage
+        return handle(work, op, name, recorder, noted)
 
     def _call(self, method: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
         # Straight to the backend, where torch's own dispatch would end up: through the dispatcher
@@ -445,14 +497,33 @@ def _description(name: str, words: str) -> str:
     return words.removeprefix("mesh_")
 
 
-def _sentence(name: str, fields: dict[str, Any], where: str | None) -> str:
-    """An operation in words, for the launcher: the place last, behind an @."""
-    if "tag" in fields:
-        what = f"{name} {'to' if name == 'send' else 'from'} rank {fields['peer']}"
-    else:
-        what = f"{name} #{fields['seq']}"
-        if fields.get("reduction"):
-            what += f" ({fields['reduction']})"
-    if fields["count"]:
-        what += f" of {fields['count']} {fields['dtype']}"
-    return f"{what} @{where}" if where else what
+def _whole(args: Any, kwargs: Any) -> int:
+    """Elements that an all-gather gives every rank: the same on all, however uneven the parts."""
+    output = _arg(args, kwargs, 0, "output_tensors", "output_tensor", "output")
+    return sum(tensor.numel() for tensor in _tensors(output))
+
+
+def _unchanged(rank: int, tensors: list[torch.Tensor], fields: dict[str, Any]) -> Any:
+    """A function that raises when a message's buffer is no longer what it was now."""
+    before = _checksum(tensors)
+
+    def check(where: str | None) -> None:
+        if _checksum(tensors) != before:
+            raise Mismatch(
+                f"the buffer of a message was changed before its wait: part of what arrived may be "
+                f"the new content\n  rank {rank}: send to rank {fields['peer']} of "
+                f"{fields['count']} {fields['dtype']}, @{fields['where']}\n"
+                f"  rank {rank}: its wait, @{where}",
+                "buffer",
+            )
+
+    return check
+
+
+def _checksum(tensors: list[torch.Tensor]) -> int:
+    total = 0
+    with private.unseen_by_modes():
+        for tensor in tensors:
+            data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+            total = zlib.crc32(data.numpy().tobytes(), total)
+    return total

@@ -15,7 +15,7 @@ from labkit.trace.events import OPERATIONS, Group
 from labkit.trace.log import RankRecord
 
 ANYONE = -1  # the peer of a receive that takes from any rank
-KINDS = (*OPERATIONS, "dropped")
+KINDS = (*OPERATIONS, "dropped", "refused")
 
 
 class Call(NamedTuple):
@@ -27,7 +27,9 @@ class Call(NamedTuple):
 
     rank: int
     op: int
-    kind: str  # "collective", "send", "recv"; "dropped": nobody waited, and the handle is gone
+    # "collective", "send", "recv". Or what became of one of that name and number: "dropped" (nobody
+    # waited, and the handle is gone), "refused" (the call raised, and nothing was sent).
+    kind: str
     name: str
     group: Group
     seq: int  # -1: a receive from anyone that has not met its message yet
@@ -75,11 +77,3 @@ def told_place(where: str | None) -> str:
     """ "file:line" as a learner knows it: a cell by its number, a file by its path."""
     found = re.fullmatch(r"(.+):(\d+)", where or "", re.DOTALL)
     return place(found[1], int(found[2])) if found else "an unknown place"
-
-
-def list_ranks(ranks: list[int] | tuple[int, ...]) -> str:
-    """ "rank 2", "ranks 0 and 1", "ranks 0, 1 and 3"."""
-    words = [str(r) for r in ranks]
-    if len(words) == 1:
-        return f"rank {words[0]}"
-    return f"ranks {', '.join(words[:-1])} and {words[-1]}"

@@ -114,6 +114,8 @@ class Matcher:
                 self._collective(call)
             elif call.kind == "dropped":
                 self._dropped.add((call.name, _key(call), call.seq))
+            elif call.kind == "refused":
+                self._refuse(call)
             else:
                 self._message(call)
 
@@ -185,6 +187,19 @@ class Matcher:
             self._messages[key, call.seq] = call
         elif other.kind != call.kind:
             self._compare(*((other, call) if other.kind == "send" else (call, other)))
+
+    def _refuse(self, call: Call) -> None:
+        group, seq = call.group, call.seq
+        if call.name not in ("send", "recv"):
+            self._entered[group, call.rank] = min(self._entered[group, call.rank], seq)
+            self._half[group, seq].pop(call.rank, None)
+            return
+        self._open[group, call.rank, call.tag].discard(call.op)
+        key = _key(call)
+        counts = self._sent if call.name == "send" else self._received
+        counts[key] = min(counts[key], seq) if seq >= 0 else counts[key]
+        if getattr(self._messages.get((key, seq)), "op", None) == call.op:
+            del self._messages[key, seq]
 
     def _compare(self, a: Call, b: Call) -> None:
         if self.clash is None and (what := difference(a, b)):

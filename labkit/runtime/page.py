@@ -44,7 +44,7 @@ _SIZE = _AT_TEXT + _TEXT
 _LENGTH = struct.Struct("@H")
 
 # Threads of these do not speak to other ranks.
-_QUIET = ("multiprocessing.", "torch.utils.data.")
+_QUIET = ("multiprocessing.", "torch.utils.data.", "labkit.runtime.")
 
 
 class Main(IntEnum):

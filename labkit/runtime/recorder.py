@@ -12,7 +12,6 @@ Cost: a few tens of microseconds a call. A collective is seen to complete throug
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sys
 import zlib
@@ -31,6 +30,7 @@ from labkit.runtime.calls import KINDS
 from labkit.runtime.cuda import CudaLog
 from labkit.runtime.failures import Mismatch
 from labkit.runtime.flops import CountFlops
+from labkit.runtime.pace import Pace
 from labkit.runtime.page import Page
 from labkit.runtime.private import Work, c10d
 from labkit.trace.events import Group
@@ -77,15 +77,20 @@ class Recorder:
     rank : global rank of this process
     page : where the launcher can read what was posted, and where the rank stands
     cuda : whether the rank works on a GPU, whose times the GPU must take
+
+    Attributes
+    ----------
+    pace : what makes compute and operations last as on a cluster; None: they last as they do
     """
 
     def __init__(self, rank: int, page: Page | None = None, cuda: bool = False) -> None:
         self.log = CudaLog(rank) if cuda else Log(rank)
         self.page = page
+        self.pace: Pace | None = None
         self.log.at_step = self._mark_wire
         self.check_buffers = bool(os.environ.get(CHECK_BUFFERS))
         self.followed: dict[int, None] = {}  # operations whose future was taken, not yet waited for
-        self._numbers: defaultdict[Any, Iterator[int]] = defaultdict(itertools.count)
+        self._numbers: defaultdict[tuple[int, ...], int] = defaultdict(int)
         self._places: dict[Any, bool] = {}
 
     def begin(self) -> None:
@@ -122,7 +127,14 @@ class Recorder:
 
         It is counted on when a group is destroyed and made once more.
         """
-        return next(self._numbers[what])
+        number = self._numbers[what]
+        self._numbers[what] = number + 1
+        return number
+
+    def take_back(self, number: int, *what: int) -> None:
+        """The call of this number was refused: nothing was sent, and the next one is like it."""
+        if self._numbers[what] == number + 1:
+            self._numbers[what] = number
 
     def group(self, made: dist.ProcessGroup, ranks: list[int]) -> Recorded:
         """The recorded group that takes the place of `made`."""
@@ -147,7 +159,9 @@ class Recorder:
         computed: list[Any] = []
 
         def ready() -> None:
-            computed.append(log.stamp())
+            if self.pace is not None:
+                self.pace.settle()
+            computed.append(log.arrive())
             if page is not None and self.followed:
                 page.join(tuple(self.followed))
 
@@ -165,6 +179,8 @@ class Recorder:
                 page.go_on()
         waited = tuple(self.followed)
         if computed and waited:
+            if self.pace is not None:
+                self.pace.passed(waited)
             log.event("join", "join", computed[0], log.stamp(), op=waited[-1], ops=waited)
             for op in waited:
                 self.followed.pop(op, None)
@@ -188,38 +204,50 @@ class RecordedWork(Work):
         log, page = self.recorder.log, self.recorder.page
         where = self.recorder.where()
         bounded = timeout is not None and timeout.total_seconds() > 0
-        start = log.stamp()
+        pace = self.recorder.pace
+        if pace is not None:
+            pace.settle()
+        start = log.arrive()
         self.waited = True
         told = page is not None and page.wait(self.op, bounded)
         try:
             done = self.inner.wait(timeout) if bounded else self.inner.wait()
+            if told:
+                page.go_on()  # type: ignore[union-attr]
+                told = False
+            if pace is not None:
+                self._learn_source()
+                pace.hold(self.op)
+            if self.check is not None:
+                self.check(where)
+            return bool(done)
         except BaseException:
             if told:
                 page.give_up(self.op)  # type: ignore[union-attr]
             raise
-        else:
-            if told:
-                page.go_on()  # type: ignore[union-attr]
-            if self.check is not None:
-                self.check(where)
-            return bool(done)
         finally:
             group, seq = self.fields["group"], self.fields["seq"]
             log.event(
                 "wait", self.name, start, log.stamp(), op=self.op, group=group, seq=seq, where=where
             )
             self.recorder.followed.pop(self.op, None)
-            if self.settle is not None:
-                with contextlib.suppress(RuntimeError):
-                    self.settle(self.fields, self.inner._source_rank())
-                self.settle = None
+            self._learn_source()
+
+    def _learn_source(self) -> None:
+        if self.settle is not None:
+            with contextlib.suppress(RuntimeError):
+                self.settle(self.fields, self.inner._source_rank())
+            self.settle = None
 
     def get_future(self) -> Any:
+        pace = self.recorder.pace
+        inner = self.inner.get_future()
         self.recorder.followed[self.op] = None
-        return self.inner.get_future()
+        return inner if pace is None else pace.future(self.op, inner)
 
     def is_completed(self) -> bool:
-        return bool(self.inner.is_completed())
+        pace = self.recorder.pace
+        return bool(self.inner.is_completed()) and (pace is None or pace.completed(self.op))
 
     def is_success(self) -> bool:
         return bool(self.inner.is_success())
@@ -357,23 +385,22 @@ class Recorded(dist.ProcessGroup):
     def _collective(
         self, name: str, method: str, args: Any, kwargs: Any, payload: Any, whole: int = -1
     ) -> Any:
-        seq = self.recorder.count(self.index)
-        fields: dict[str, Any] = {"group": self.index, "seq": seq}
+        fields: dict[str, Any] = {"group": self.index}
         options = args[-1] if args else None
         root = getattr(options, "rootRank", None)
         if root is not None and name in ("broadcast", "reduce", "gather", "scatter"):
             fields["peer"] = self.ranks[root]
         if name in ("all_reduce", "reduce", "reduce_scatter"):
             fields["reduction"] = _reduction(getattr(options, "reduceOp", options))
-        return self._pass_on("collective", name, method, args, kwargs, payload, fields, whole)
+        key = (self.index,)
+        return self._pass_on("collective", name, method, args, kwargs, payload, fields, key, whole)
 
     def _message(self, kind: str, method: str, args: Any, tensors: Any, peer: int, tag: int) -> Any:
         me = self.recorder.log.rank
         fields: dict[str, Any] = {"group": self.index, "tag": tag, "peer": peer, "seq": -1}
-        if peer >= 0:
-            ends = (me, peer) if kind == "send" else (peer, me)
-            fields["seq"] = self.recorder.count(self.index, *ends, tag)
-        work = self._pass_on(kind, kind, method, args, {}, tensors, fields)
+        ends = (me, peer) if kind == "send" else (peer, me)
+        key = (self.index, *ends, tag) if peer >= 0 else ()
+        work = self._pass_on(kind, kind, method, args, {}, tensors, fields, key)
         if work is not None:
             work.page_group = self.page_group
         if peer < 0 and work is not None:  # which message it is turns out when it has arrived
@@ -391,12 +418,17 @@ class Recorded(dist.ProcessGroup):
 
     def _pass_on(
         self, kind: str, name: str, method: str, args: Any, kwargs: Any, payload: Any,
-        fields: dict[str, Any], whole: int = -1,
+        fields: dict[str, Any], key: tuple[int, ...], whole: int = -1,
     ) -> Any:  # fmt: skip
         recorder = self.recorder
         log = recorder.log
-        start = log.stamp()
+        pace = recorder.pace
+        if pace is not None:
+            pace.settle()
+        start = log.arrive()
         op = log.next_operation()
+        if key:
+            fields["seq"] = recorder.count(*key)
         tensors = _tensors(payload)
         count = size = 0
         for tensor in tensors:
@@ -408,13 +440,22 @@ class Recorded(dist.ProcessGroup):
         fields["dtype"] = _dtype(tensors[0].dtype) if tensors else None
         if recorder.page is not None:
             recorder.page.post(_KIND[kind], name, self.page_group, fields, whole)
-        work = self._call(method, args, kwargs, tensors)
+        if pace is not None:
+            pace.post(kind, name, fields)
+        try:
+            work = self._call(method, args, kwargs, tensors)
+        except BaseException:
+            if key:
+                recorder.take_back(fields["seq"], *key)
+            if recorder.page is not None:
+                recorder.page.post(_KIND["refused"], name, self.page_group, fields, whole)
+            raise
         noted = log.event(kind, name, start, log.stamp(), **fields)
         if work is None:  # inside torch's coalescing: the handle comes at the end of the block
             return None
         if isinstance(log, CudaLog):
             log.follow(op, work)
-        elif getattr(args[-1] if args else None, "asyncOp", True):
+        elif pace is None and getattr(args[-1] if args else None, "asyncOp", True):
             # Who asked for a synchronous call waits next, and that wait tells when it was complete.
             # gloo's messages and its reduce-scatter have no future: their wait tells, too.
             try:  # noqa: SIM105  (entering a context manager costs more than the call)

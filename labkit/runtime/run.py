@@ -9,26 +9,30 @@ needs nothing more, and a widget may look at a `Run` from another thread.
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import queue
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.runtime import travel, verdict
+from labkit.runtime.about import about_run
+from labkit.runtime.budget import finite
 from labkit.runtime.failures import LaunchError, shorten
+from labkit.runtime.pace import note
 from labkit.runtime.start import Ended, Ranks, get_ready, start_ranks
 from labkit.runtime.verdict import Facts
 from labkit.runtime.watch import Watch
 from labkit.runtime.worker import Job, Outcome
-from labkit.trace import About, Trace
+from labkit.trace import Trace
 from labkit.trace.log import merge
 
 _STRAGGLERS = 0.3  # seconds in which an earlier failure may still be told
+_ALIKE = 3.0  # … in which the other ranks may run out of memory too, as they do the same
 _LOOKS = 0.1  # seconds between two looks at the ranks' pages
 _PRINTED = 200_000  # characters of a rank that reach the cell; all of it is in Run.output
 
@@ -42,13 +46,17 @@ class Run:
     backend : "gloo", "nccl", …
     pids : process numbers by rank
     seconds : how long it took, once it has ended
+    budget : bytes that a rank might hold; None: no limit
     """
+
+    begun: ClassVar[int] = 0  # runs that this process has started: a prediction asks if it grew
 
     def __init__(self, job: Job, patience: float) -> None:
         self.ranks = ranks = job.ranks
         self.backend = job.backend
         self.pids: tuple[int, ...] = ()
         self.seconds: float | None = None
+        self.budget = finite(job.memory)
         self._job = job
         self._processes: Ranks | None = None  # until they are up
         self._facts: Facts  # what is known of them
@@ -56,6 +64,7 @@ class Run:
         self._refused: Exception | None = None  # why they did not start
         self._timeout = job.timeout
         self._traced = job.trace
+        self._pace = job.pace
         self._lock = threading.RLock()
         self._lines: list[list[str]] = [[] for _ in range(ranks)]
         self._to_print: queue.Queue[tuple[int, str] | None] = queue.Queue()
@@ -68,6 +77,7 @@ class Run:
 
     def start(self) -> None:
         """Start the ranks, once; returns when their processes are there."""
+        Run.begun += 1
         threading.Thread(target=self._follow, name="labkit run", daemon=True).start()
         while not self._up.wait(0.1):  # wakes up for an interrupt on Windows too
             pass
@@ -186,7 +196,11 @@ class Run:
     @cached_property
     def _trace(self) -> Trace:
         records = [o.record for o in self._outcomes.values() if o.record is not None]
-        return merge(records, about_run(self.ranks, self.backend))
+        about = about_run(self.ranks, self.backend)
+        if self._pace is not None:
+            paced = [o.paced for o in self._outcomes.values() if o.paced is not None]
+            about = replace(about, clock="paced", note=note(self._pace, paced))
+        return merge(records, about)
 
     def timeline(self, **options: Any) -> Any:
         """Draw what the ranks did (`labkit.widgets.Timeline`)."""
@@ -260,7 +274,7 @@ class Run:
                 self._failure = verdict.timed_out(facts, self._timeout)
             if failed_at == never and facts.failed():
                 failed_at = now
-            if self._failure is not None or now >= failed_at + _STRAGGLERS:
+            if self._failure is not None or now >= failed_at + self._time_for_stragglers():
                 self._end([r for r in range(self.ranks) if r not in facts.ended])
                 break
             self._take(processes, max(0.0, min(0.05, deadline - now)))
@@ -315,6 +329,10 @@ class Run:
         elif before <= _PRINTED:
             self._to_print.put((rank, f"… more in run.output[{rank}]"))
 
+    def _time_for_stragglers(self) -> float:
+        short = any(o.overrun for o in self._outcomes.values())
+        return _ALIKE if short else _STRAGGLERS
+
     def _collect(self) -> None:
         for rank in range(self.ranks):
             if rank in self._outcomes:
@@ -327,19 +345,3 @@ class Run:
         if self._processes is not None:
             self._facts.killed.update(ranks)
             self._processes.kill(ranks)
-
-
-def about_run(ranks: int, backend: str) -> About:
-    """What is to be said of a recorded run on this machine."""
-    return About(ranks=ranks, clock="measured", error=0.0, cores=cores(), backend=backend)
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
-    count = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):  # a container's share, as on Binder
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        count = min(count, max(1, int(quota) // int(period)))
-    return count

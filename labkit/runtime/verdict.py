@@ -10,20 +10,24 @@ import contextlib
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from labkit.runtime import stacks
-from labkit.runtime.calls import ANYONE, Call, calls_of, list_ranks, told_place
+from labkit.runtime import stacks, travel
+from labkit.runtime.budget import Overrun
+from labkit.runtime.calls import ANYONE, Call, calls_of, told_place
 from labkit.runtime.failures import (
     Deadlock,
     Entered,
     LaunchError,
     Mismatch,
+    OutOfMemory,
     RankFailed,
     TimedOut,
     Wait,
+    ranks_in_words,
 )
+from labkit.runtime.faults import word_of
 from labkit.runtime.match import Clash, first_clash
 from labkit.runtime.start import Ended
 from labkit.runtime.watch import Watch
@@ -141,9 +145,9 @@ def deadlock(facts: Facts, waits: Mapping[int, Call], seconds: float) -> Deadloc
     if len(told) == 1 and waited_for <= set(waits):
         what = f"rank {told[0].rank} waits for itself"
     elif late == waited_for:
-        what = f"{list_ranks(list(waits))} {'wait' if len(told) > 1 else 'waits'}{gone}"
+        what = f"{ranks_in_words(list(waits))} {'wait' if len(told) > 1 else 'waits'}{gone}"
     else:
-        what = f"{list_ranks(list(waits))} wait for each other"
+        what = f"{ranks_in_words(list(waits))} wait for each other"
         what += f" and{gone}" if late else ""
     still = f"; nothing has moved for {seconds:g} s" if seconds else ""
     body = "".join(f"\n  rank {r}: {lines[r]}" for r in sorted(lines))
@@ -219,6 +223,8 @@ def _owed(facts: Facts) -> dict[int, str]:
 
 def _raised(facts: Facts, rank: int, outcome: Outcome) -> LaunchError:
     assert outcome.error is not None
+    if outcome.overrun is not None:
+        return _out_of_memory(facts, outcome.overrun)
     if outcome.error.kind == Mismatch.__name__:  # the rank itself has found it
         words = outcome.error.text.strip().partition(": ")[2]
         return Mismatch(_with_places(words), "buffer")
@@ -235,7 +241,7 @@ def _raised(facts: Facts, rank: int, outcome: Outcome) -> LaunchError:
     if secondary:
         early = [r for r in facts.finished if facts.outcomes[r].stamp < outcome.stamp]
         if early:
-            who = list_ranks(early)
+            who = ranks_in_words(early)
             message += f" ({who} had finished by then, and could not take part any more)"
         message += _told_last_operations(facts)  # who is behind shows in their counts
     return RankFailed(f"{message}\n\n{told.rstrip()}", rank, told)
@@ -252,8 +258,27 @@ def _waited_for_finished(facts: Facts) -> dict[int, Call]:
     return found
 
 
+def _out_of_memory(facts: Facts, first: Overrun) -> OutOfMemory:
+    """Of ranks that failed alike the lowest is told, so that a run is told alike each time."""
+    short = {r: o for r, o in sorted(facts.outcomes.items()) if o.overrun is not None}
+    for rank, outcome in short.items():
+        overrun, error = outcome.overrun, outcome.error
+        assert overrun is not None
+        assert error is not None
+        if (overrun.held.parts, overrun.when) == (first.held.parts, first.when):
+            own = [i for i, f in enumerate(error.frames) if not travel.is_installed(f.file)]
+            frames = error.frames[: own[-1] + 1 if own else 1]  # what torch calls says nothing
+            text = f"labkit.OutOfMemory: {overrun.when}, on rank {rank}\n"
+            held = tuple(o.overrun.held for o in short.values() if o.overrun is not None)
+            return OutOfMemory(overrun, held, replace(error, frames=frames, text=text).render())
+    raise AssertionError("one of them is the first")
+
+
 def _died(facts: Facts, rank: int) -> RankFailed:
     code = facts.ended[rank].code
+    step = word_of(rank, facts.folder)
+    if step is not None:  # told alike each time, so without what the others were doing
+        return RankFailed(f"rank {rank} was killed at step {step}, as the fault asked", rank)
     if code < 0:
         with contextlib.suppress(ValueError):
             how = f"was killed by {signal.Signals(-code).name}"
@@ -281,7 +306,7 @@ def _is_secondary(outcome: Outcome) -> bool:
 
 
 def _named(ranks: Sequence[int]) -> str:
-    return list_ranks(list(ranks)) if ranks else "nobody"
+    return ranks_in_words(list(ranks)) if ranks else "nobody"
 
 
 def _with_places(text: str) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from labkit.runtime.calls import Call
 from labkit.runtime.match import Clash, Matcher
 from labkit.runtime.page import Main, Reader, Standing
+from labkit.trace.events import OPERATIONS
 
 _KEPT = 4096  # calls of a rank that are remembered
 
@@ -75,7 +76,7 @@ class Watch:
             if not calls:
                 continue
             kept = self._calls[page.rank]
-            posted = [call for call in calls if call.kind != "dropped"]
+            posted = [call for call in calls if call.kind in OPERATIONS]
             kept.update((call.op, call) for call in posted)
             self._last[page.rank] = posted[-1] if posted else self._last[page.rank]
             for op in list(kept)[: max(len(kept) - _KEPT, 0)]:

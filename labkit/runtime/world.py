@@ -19,10 +19,15 @@ from datetime import timedelta
 from typing import Any
 
 from labkit.runtime import travel
+from labkit.runtime.about import about_run, cores
+from labkit.runtime.budget import finite
+from labkit.runtime.calls import calls_of
 from labkit.runtime.clock import compare, on_rank_0s_clock
-from labkit.runtime.failures import RankFailed, tell
+from labkit.runtime.failures import OutOfMemory, RankFailed, tell
 from labkit.runtime.loopback import interface
-from labkit.runtime.run import Run, about_run, cores
+from labkit.runtime.match import first_clash
+from labkit.runtime.run import Run
+from labkit.runtime.verdict import mismatch
 from labkit.runtime.worker import Outcome, prepare
 from labkit.trace import About
 from labkit.trace.log import RankRecord
@@ -39,6 +44,7 @@ def run_in_world(
     seed: int,
     timeout: float,
     trace: bool,
+    memory: float | None = None,
 ) -> Run:
     """Run ``fn(*args)`` as this rank of torchrun's world; see `labkit.launch`.
 
@@ -46,6 +52,8 @@ def run_in_world(
     ------
     ValueError : `ranks` is not the size of the world
     RankFailed : this rank's function raised (torchrun then ends the others), or another's did
+    Mismatch : ranks met in operations that do not fit (found at the end, on every rank)
+    OutOfMemory : this rank holds more than `memory` bytes
     TimeoutError : not all ranks came, with how many did
     """
     rank, world = _number("RANK"), _number("WORLD_SIZE")
@@ -83,12 +91,20 @@ def run_in_world(
         before = compare(exchange, rank, world, "before")
         if recorder is not None:
             recorder.begin()
+        counted = ExitStack()
+        if memory is not None:
+            from labkit.runtime.holdings import counting
+
+            counted.enter_context(counting(rank, memory, recorder.log if recorder else None))
         began = time.monotonic()
         try:
-            value = travel.pack_result(fn(*args))
+            with counted:
+                value = travel.pack_result(fn(*args))
         except BaseException as error:
             told = tell(error)
             exchange.set("failed", f"{rank}\n{told.text.rstrip()}")
+            if isinstance(error, OutOfMemory):
+                raise
             message = f"rank {rank} failed\n\n{told.render()}"
             raise RankFailed(message, rank, told.render()) from error
         seconds = time.monotonic() - began
@@ -100,8 +116,10 @@ def run_in_world(
         both = _exchange(exchange, rank, world, "record", (record, doubt), timeout)
         _rank_0_leaves_last(exchange, rank, world, timeout)
     records = [record for record, _ in both if record is not None]
+    if (clash := first_clash(call for record in records for call in calls_of(record))) is not None:
+        raise mismatch(clash)
     about = replace(about_run(world, chosen), error=max(doubt for _, doubt in both) * 1e-9)
-    return Finished(world, chosen, results, records, about, seconds)
+    return Finished(world, chosen, results, records, about, seconds, memory)
 
 
 class Finished(Run):
@@ -115,12 +133,15 @@ class Finished(Run):
         records: list[RankRecord],
         about: About,
         seconds: float,
+        memory: float | None = None,
     ) -> None:
+        self.budget = finite(memory)
         self.ranks = ranks
         self.backend = backend
         self.pids = ()
         self.seconds = seconds
         self._traced = bool(records)
+        self._pace = None
         self._stopped = False
         self._failure = None
         self._lock = threading.RLock()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Table", "html", "plain", "size", "time"]
+__all__ = ["Table", "brief", "html", "in_bytes", "plain", "size", "time"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,30 @@ def time(value: float, unit: str = "s") -> str:
     return f"{value * 1e3:,.2f} ms" if unit == "s" else f"{value:,.6g} {unit}"
 
 
+def brief(value: float, unit: str = "s") -> str:
+    """A time as a sentence tells it: three figures, in the unit that suits it."""
+    if unit != "s":
+        return f"{value:.3g} {unit}"
+    for scale, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")):
+        # 999.6 ms would be told as 1e+03 ms.
+        if abs(value) >= 0.9995 * scale:
+            return f"{value / scale:.{_places(value / scale)}f} {name}"
+    return "0 s" if not value else f"{value:.3g} s"
+
+
+def _places(value: float) -> int:
+    """Decimals that show three figures of a number from 1 up."""
+    return max(0, 2 - math.floor(math.log10(max(abs(value), 1.0))))
+
+
 def size(value: float) -> str:
     """Bytes, whole."""
     return f"{value:,.0f} B"
+
+
+def in_bytes(size: float) -> str:
+    """`size` bytes as people write it, in decimal units: ``1.5 MB``."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(size) >= scale:
+            return f"{float(f'{size / scale:.3g}'):g} {unit}"
+    return f"{size:.0f} B"

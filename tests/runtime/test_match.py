@@ -195,6 +195,28 @@ def test_a_receive_from_anyone_must_fit_the_message_that_it_took() -> None:
     assert clash.what == "size"
 
 
+def test_a_call_that_was_refused_was_never_posted() -> None:
+    refused = entered(1, name="broadcast", peer=1)
+    matcher = matched(refused, refused._replace(kind="refused"), entered(0), entered(1))
+    assert matcher.clash is None
+    assert matcher.missing(entered(0)) == {2}
+    send = message("send", 0, 1, bytes=4)
+    matcher.take([send, send._replace(kind="refused")])
+    assert matcher.missing(message("recv", 1, 0)) == {0}
+    matcher.take([message("recv", 1, 0), message("send", 0, 1)])
+    assert matcher.clash is None
+
+
+def test_a_message_that_was_dropped_is_not_met() -> None:
+    send, recv = message("send", 0, 1), message("recv", 1, 0)
+    matcher = matched(send, recv)
+    assert not matcher.withdrawn(recv)
+    matcher.take([send._replace(kind="dropped")])
+    assert matcher.withdrawn(recv)
+    assert matcher.missing(recv) == {0}
+    assert matcher.missing(send) == frozenset()
+
+
 def test_calls_that_met_are_forgotten() -> None:
     matcher = Matcher()
     for seq in range(1000):

@@ -392,6 +392,20 @@ def legitimately_different() -> None:
             dist.destroy_process_group(group)
 
 
+def test_a_call_that_torch_refuses_counts_for_nothing() -> None:
+    def work() -> float:
+        value = x() + rank()
+        if rank() == 1:
+            with pytest.raises(RuntimeError):
+                dist.all_gather([x(), torch.ones(3)], value)
+        dist.all_reduce(value)
+        return float(value[0])
+
+    run = go(work, 2)
+    assert run.results == [3, 3]
+    assert [e.seq for e in run.trace.events if e.kind == "collective"] == [0, 0]
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_what_may_differ_is_no_mismatch(ranks: int) -> None:
     assert go(legitimately_different, ranks).state == "finished"

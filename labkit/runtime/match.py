@@ -190,6 +190,8 @@ class Matcher:
 
     def _refuse(self, call: Call) -> None:
         group, seq = call.group, call.seq
+        if self.clash and any((c.rank, c.op) == (call.rank, call.op) for c in self.clash.calls):
+            self.clash = None
         if call.name not in ("send", "recv"):
             self._entered[group, call.rank] = min(self._entered[group, call.rank], seq)
             self._half[group, seq].pop(call.rank, None)

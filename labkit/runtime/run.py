@@ -299,7 +299,7 @@ class Run:
         if watch is None or self._stopped:
             return None
         watch.look()
-        if watch.clash is not None:
+        if watch.clash is not None and watch.certain:
             return verdict.mismatch(watch.clash)
         if facts.failed():  # what the others then wait for will soon be told
             return None

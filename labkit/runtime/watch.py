@@ -57,6 +57,7 @@ class Watch:
         self._last: list[Call | None] = [None] * ranks
         self._matcher = Matcher()
         self._seen: tuple[object, float] = (None, 0.0)
+        self.certain = False  # the clash was there at the last look, too: no call was refused
 
     @property
     def clash(self) -> Clash | None:
@@ -70,6 +71,7 @@ class Watch:
 
     def look(self) -> None:
         """Take in what the ranks have written since the last time."""
+        before = self._matcher.clash
         self._standing = [page.standing() for page in self._pages]
         for page in self._pages:
             calls = page.calls()
@@ -82,6 +84,7 @@ class Watch:
             for op in list(kept)[: max(len(kept) - _KEPT, 0)]:
                 del kept[op]
             self._matcher.take(calls)
+        self.certain = before is not None and before is self._matcher.clash
 
     def deadlock(self, gone: frozenset[int], now: float) -> dict[int, Call]:
         """What the ranks of a deadlock stand in, once it has stood still for long enough.

@@ -197,7 +197,7 @@ def test_a_receive_from_anyone_must_fit_the_message_that_it_took() -> None:
 
 def test_a_call_that_was_refused_was_never_posted() -> None:
     refused = entered(1, name="broadcast", peer=1)
-    matcher = matched(refused, refused._replace(kind="refused"), entered(0), entered(1))
+    matcher = matched(entered(0), refused, refused._replace(kind="refused"), entered(1))
     assert matcher.clash is None
     assert matcher.missing(entered(0)) == {2}
     send = message("send", 0, 1, bytes=4)

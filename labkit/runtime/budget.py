@@ -13,7 +13,7 @@ from typing import Any
 from labkit.trace.memory import Held
 from labkit.trace.tables import in_bytes
 
-__all__ = ["Overrun", "parse_budget"]
+__all__ = ["Overrun", "finite", "parse_budget"]
 
 
 @dataclass(frozen=True)
@@ -67,3 +67,8 @@ def parse_budget(memory: Any) -> float | None:
     if not 1 <= size < math.inf:
         raise ValueError(f"memory={memory!r} is no budget: {advice}")
     return float(int(size))
+
+
+def finite(limit: float | None) -> int | None:
+    """A budget in bytes; None where there is none, or it has no limit."""
+    return None if limit is None or limit == float("inf") else int(limit)

@@ -59,12 +59,70 @@ class TimedOut(LaunchError):
     """The run took longer than its `timeout`; the message says what each rank was doing."""
 
 
+@dataclass(frozen=True)
+class Wait:
+    """What one rank of a deadlock stands in.
+
+    Attributes
+    ----------
+    rank : its number
+    operation : in words, "all_reduce #3 (SUM) of 8 float32"
+    waits_for : the ranks that have not posted the other side
+    where : "file:line" of the learner's call; "" if it is not known
+    """
+
+    rank: int
+    operation: str
+    waits_for: tuple[int, ...]
+    where: str
+
+
 class Deadlock(LaunchError):
-    """A set of ranks waits only for ranks of the set, or for finished or dead ones."""
+    """A set of ranks waits only for ranks of the set, or for finished or dead ones.
+
+    Attributes
+    ----------
+    waits : one `Wait` a rank of the set, by rank
+    finished, dead : ranks that will post nothing more
+    """
+
+    def __init__(
+        self,
+        message: str,
+        waits: tuple[Wait, ...] = (),
+        finished: tuple[int, ...] = (),
+        dead: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.waits = waits
+        self.finished = finished
+        self.dead = dead
+
+
+@dataclass(frozen=True)
+class Entered:
+    """One call of a mismatch: rank, operation in words, "file:line" of the learner's call."""
+
+    rank: int
+    operation: str
+    where: str
 
 
 class Mismatch(LaunchError):
-    """Ranks entered the same collective with another kind, reduction, dtype or size."""
+    """Ranks met in operations that do not fit; what came of it is wrong, also where nothing hangs.
+
+    Attributes
+    ----------
+    what : in what they differ: "kind", "root", "reduction", "dtype", "size"; "order" for two
+        collectives that two ranks entered in a different order; "buffer" for a message whose buffer
+        was changed before its wait (looked for with LABKIT_CHECK_BUFFERS=1 in the environment)
+    calls : an `Entered` for each call that takes part; () for "buffer"
+    """
+
+    def __init__(self, message: str, what: str = "", calls: tuple[Entered, ...] = ()) -> None:
+        super().__init__(message)
+        self.what = what
+        self.calls = calls
 
 
 class OutOfMemory(LaunchError):

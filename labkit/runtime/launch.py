@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from labkit.runtime import travel
+from labkit.runtime.about import cores
 from labkit.runtime.budget import parse_budget
 from labkit.runtime.faults import Fault
 from labkit.runtime.faults import check as check_faults
-from labkit.runtime.run import Run, cores
+from labkit.runtime.run import Run
 from labkit.runtime.worker import Job
 from labkit.trace import Cluster
 
@@ -54,8 +55,9 @@ def launch(
     threads : torch threads a rank; None: cores // ranks, at least 1, or OMP_NUM_THREADS if set
     seed : every rank seeds Python, NumPy and torch from (seed, rank); None: fresh each time
     timeout : seconds for the whole run, and for the group's operations; None: 300
-    patience : seconds for which a deadlock must stand still before it is called one
-    trace : record what the ranks do
+    patience : seconds for which ranks that wait for each other must stand still before that is
+        called a deadlock. A rank that computes or sleeps is never part of one
+    trace : record what the ranks do; without it only `timeout` ends a hang
     wait : stand until the run has ended; False: return at once, see `Run.wait`, `Run.stop`
     pace : a `labkit.trace.Cluster`. The ranks run here, on gloo, and sleep until that cluster's
         devices and links would have done the same: a span that says ``seconds=0.02`` lasts that,
@@ -105,7 +107,7 @@ def launch(
     chosen = choose_backend("gloo" if pace is not None else backend, count)
     share = choose_threads(threads, count)
     job = Job(count, chosen, share, entropy, seconds, trace, payload, pace, limit, struck)
-    run = Run(job)
+    run = Run(job, float(patience))
     try:
         run.start()
         return run.wait() if wait else run

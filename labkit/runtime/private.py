@@ -26,6 +26,7 @@ __all__ = [
     "coalesced_batches",
     "copy_backends",
     "default_store",
+    "flight_recorder_dump",
     "groups",
     "new_groups_by",
     "put_in_place",
@@ -89,6 +90,13 @@ def groups() -> list[tuple[dist.ProcessGroup, list[int]]]:
 def default_store() -> dist.Store:
     """The store that the default group was made with."""
     return c10d._get_default_store()
+
+
+def flight_recorder_dump() -> bytes:
+    """What torch's Flight Recorder has noted in this process, pickled."""
+    from torch._C import _distributed_c10d as native
+
+    return bytes(native._dump_fr_trace())  # type: ignore[attr-defined]
 
 
 @contextmanager

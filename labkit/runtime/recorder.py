@@ -12,8 +12,9 @@ Cost: a few tens of microseconds a call. A collective is seen to complete throug
 from __future__ import annotations
 
 import contextlib
-import itertools
+import os
 import sys
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -25,7 +26,9 @@ import torch
 import torch.distributed as dist
 
 from labkit.runtime import private, wire
+from labkit.runtime.calls import KINDS
 from labkit.runtime.cuda import CudaLog
+from labkit.runtime.failures import Mismatch
 from labkit.runtime.flops import CountFlops
 from labkit.runtime.pace import Pace
 from labkit.runtime.page import Page
@@ -42,8 +45,13 @@ _LAST = (
     int,  # the tag of a message
 )  # fmt: skip
 
+# Set in the environment of a launch: a message whose buffer changes before its wait is an error.
+CHECK_BUFFERS = "LABKIT_CHECK_BUFFERS"
+
 _HIDDEN = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
+
+_KIND = {kind: i for i, kind in enumerate(KINDS)}
 
 # Calls that a backend takes as they are: the group's name for them, and the backend's.
 _BACKEND_NAMES = {
@@ -67,7 +75,7 @@ class Recorder:
     Parameters
     ----------
     rank : global rank of this process
-    page : where the launcher can read what the last operation was
+    page : where the launcher can read what was posted, and where the rank stands
     cuda : whether the rank works on a GPU, whose times the GPU must take
 
     Attributes
@@ -80,8 +88,9 @@ class Recorder:
         self.page = page
         self.pace: Pace | None = None
         self.log.at_step = self._mark_wire
+        self.check_buffers = bool(os.environ.get(CHECK_BUFFERS))
         self.followed: dict[int, None] = {}  # operations whose future was taken, not yet waited for
-        self._numbers: defaultdict[Any, Iterator[int]] = defaultdict(itertools.count)
+        self._numbers: defaultdict[tuple[int, ...], int] = defaultdict(int)
         self._places: dict[Any, bool] = {}
 
     def begin(self) -> None:
@@ -118,7 +127,14 @@ class Recorder:
 
         It is counted on when a group is destroyed and made once more.
         """
-        return next(self._numbers[what])
+        number = self._numbers[what]
+        self._numbers[what] = number + 1
+        return number
+
+    def take_back(self, number: int, *what: int) -> None:
+        """The call of this number was refused: nothing was sent, and the next one is like it."""
+        if self._numbers[what] == number + 1:
+            self._numbers[what] = number
 
     def group(self, made: dist.ProcessGroup, ranks: list[int]) -> Recorded:
         """The recorded group that takes the place of `made`."""
@@ -139,13 +155,15 @@ class Recorder:
 
     def around_backward(self, run: Callable[[], None], roots: list[torch.Tensor]) -> None:
         """Run a backward; what it then waits for inside C++ (torch's DDP) becomes a join."""
-        log = self.log
+        log, page = self.log, self.page
         computed: list[Any] = []
 
         def ready() -> None:
             if self.pace is not None:
                 self.pace.settle()
             computed.append(log.arrive())
+            if page is not None and self.followed:
+                page.join(tuple(self.followed))
 
         hooks = [
             t.register_hook(lambda _: private.after_backward(ready))
@@ -157,6 +175,8 @@ class Recorder:
         finally:
             for hook in hooks:
                 hook.remove()
+            if page is not None and computed:
+                page.go_on()
         waited = tuple(self.followed)
         if computed and waited:
             if self.pace is not None:
@@ -177,23 +197,34 @@ class RecordedWork(Work):
         self.recorder = recorder
         self.fields = fields
         self.settle: Callable[[dict[str, Any], int], None] | None = None
+        self.check: Callable[[str | None], None] | None = None
+        self.waited = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        log = self.recorder.log
+        log, page = self.recorder.log, self.recorder.page
         where = self.recorder.where()
+        bounded = timeout is not None and timeout.total_seconds() > 0
         pace = self.recorder.pace
         if pace is not None:
             pace.settle()
         start = log.arrive()
+        self.waited = True
+        told = page is not None and page.wait(self.op, bounded)
         try:
-            if timeout is None or timeout.total_seconds() <= 0:
-                done = bool(self.inner.wait())
-            else:
-                done = bool(self.inner.wait(timeout))
+            done = self.inner.wait(timeout) if bounded else self.inner.wait()
+            if told:
+                page.go_on()  # type: ignore[union-attr]
+                told = False
             if pace is not None:
                 self._learn_source()
                 pace.hold(self.op)
-            return done
+            if self.check is not None:
+                self.check(where)
+            return bool(done)
+        except BaseException:
+            if told:
+                page.give_up(self.op)  # type: ignore[union-attr]
+            raise
         finally:
             group, seq = self.fields["group"], self.fields["seq"]
             log.event(
@@ -243,6 +274,17 @@ class RecordedWork(Work):
         return self.inner.get_future_result()
 
 
+class RecordedMessage(RecordedWork):
+    """The handle of a message, which gloo keeps no longer than this: its end is noted, too."""
+
+    page_group = -1
+
+    def __del__(self) -> None:
+        page = self.recorder.page
+        if not self.waited and page is not None and self.fields["peer"] >= 0:
+            page.post(_KIND["dropped"], self.name, self.page_group, self.fields, -1)
+
+
 class Recorded(dist.ProcessGroup):
     """A process group that notes each call and passes it to the group in whose place it stands.
 
@@ -261,7 +303,9 @@ class Recorded(dist.ProcessGroup):
         self._only_device = (
             next(iter(self._backends)) if len({*self._backends.values()}) == 1 else ""
         )
-        self.index = recorder.log.group(Group(name, _description(name, words), tuple(ranks)))
+        group = Group(name, _description(name, words), tuple(ranks))
+        self.index = recorder.log.group(group)
+        self.page_group = -1 if recorder.page is None else recorder.page.group(group)
 
     def get_group_store(self) -> Any:
         return self.real.get_group_store()
@@ -281,13 +325,13 @@ class Recorded(dist.ProcessGroup):
         return self._collective("reduce", "reduce", a, k, _arg(a, k, 0, "tensors", "tensor"))
 
     def allgather(self, *a: Any, **k: Any) -> Any:
-        return self._collective("all_gather", "allgather", a, k, _input(a, k))
+        return self._collective("all_gather", "allgather", a, k, _input(a, k), _whole(a, k))
 
     def allgather_coalesced(self, *a: Any, **k: Any) -> Any:
         return self._collective("all_gather", "allgather_coalesced", a, k, _input(a, k))
 
     def all_gather_single(self, *a: Any, **k: Any) -> Any:
-        return self._collective("all_gather", "all_gather_single", a, k, _input(a, k))
+        return self._collective("all_gather", "all_gather_single", a, k, _input(a, k), _whole(a, k))
 
     def all_gather_single_coalesced(self, *a: Any, **k: Any) -> Any:
         return self._collective("all_gather", "all_gather_single_coalesced", a, k, _input(a, k))
@@ -338,36 +382,43 @@ class Recorded(dist.ProcessGroup):
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Any:
         return self._message("recv", "recv_anysource", (tensors, tag), tensors, -1, tag)
 
-    def _collective(self, name: str, method: str, args: Any, kwargs: Any, payload: Any) -> Any:
-        seq = self.recorder.count(self.index)
-        fields: dict[str, Any] = {"group": self.index, "seq": seq}
+    def _collective(
+        self, name: str, method: str, args: Any, kwargs: Any, payload: Any, whole: int = -1
+    ) -> Any:
+        fields: dict[str, Any] = {"group": self.index}
         options = args[-1] if args else None
         root = getattr(options, "rootRank", None)
         if root is not None and name in ("broadcast", "reduce", "gather", "scatter"):
             fields["peer"] = self.ranks[root]
         if name in ("all_reduce", "reduce", "reduce_scatter"):
             fields["reduction"] = _reduction(getattr(options, "reduceOp", options))
-        return self._pass_on("collective", name, method, args, kwargs, payload, fields)
+        key = (self.index,)
+        return self._pass_on("collective", name, method, args, kwargs, payload, fields, key, whole)
 
     def _message(self, kind: str, method: str, args: Any, tensors: Any, peer: int, tag: int) -> Any:
         me = self.recorder.log.rank
         fields: dict[str, Any] = {"group": self.index, "tag": tag, "peer": peer, "seq": -1}
-        if peer >= 0:
-            ends = (me, peer) if kind == "send" else (peer, me)
-            fields["seq"] = self.recorder.count(self.index, *ends, tag)
-        work = self._pass_on(kind, kind, method, args, {}, tensors, fields)
+        ends = (me, peer) if kind == "send" else (peer, me)
+        key = (self.index, *ends, tag) if peer >= 0 else ()
+        work = self._pass_on(kind, kind, method, args, {}, tensors, fields, key)
+        if work is not None:
+            work.page_group = self.page_group
         if peer < 0 and work is not None:  # which message it is turns out when it has arrived
             work.settle = self._settle
+        if kind == "send" and work is not None and self.recorder.check_buffers:
+            work.check = _unchanged(me, tensors, fields)
         return work
 
     def _settle(self, fields: dict[str, Any], source: int) -> None:
         fields["peer"] = self.ranks[source]
         me = self.recorder.log.rank
         fields["seq"] = self.recorder.count(self.index, fields["peer"], me, fields["tag"])
+        if self.recorder.page is not None:
+            self.recorder.page.post(_KIND["recv"], "recv", self.page_group, fields, -1)
 
     def _pass_on(
         self, kind: str, name: str, method: str, args: Any, kwargs: Any, payload: Any,
-        fields: dict[str, Any],
+        fields: dict[str, Any], key: tuple[int, ...], whole: int = -1,
     ) -> Any:  # fmt: skip
         recorder = self.recorder
         log = recorder.log
@@ -376,6 +427,8 @@ class Recorded(dist.ProcessGroup):
             pace.settle()
         start = log.arrive()
         op = log.next_operation()
+        if key:
+            fields["seq"] = recorder.count(*key)
         tensors = _tensors(payload)
         count = size = 0
         for tensor in tensors:
@@ -386,10 +439,17 @@ class Recorded(dist.ProcessGroup):
         fields["op"], fields["count"], fields["bytes"], fields["where"] = op, count, size, where
         fields["dtype"] = _dtype(tensors[0].dtype) if tensors else None
         if recorder.page is not None:
-            recorder.page.write(_sentence(name, fields, where))
+            recorder.page.post(_KIND[kind], name, self.page_group, fields, whole)
         if pace is not None:
             pace.post(kind, name, fields)
-        work = self._call(method, args, kwargs, tensors)
+        try:
+            work = self._call(method, args, kwargs, tensors)
+        except BaseException:
+            if key:
+                recorder.take_back(fields["seq"], *key)
+            if recorder.page is not None:
+                recorder.page.post(_KIND["refused"], name, self.page_group, fields, whole)
+            raise
         noted = log.event(kind, name, start, log.stamp(), **fields)
         if work is None:  # inside torch's coalescing: the handle comes at the end of the block
             return None
@@ -403,7 +463,8 @@ class Recorded(dist.ProcessGroup):
             except RuntimeError:
                 pass
         # Nothing here keeps the handle: one that the program drops is dropped, as without a record.
-        return RecordedWork(work, op, name, recorder, noted)
+        handle = RecordedWork if kind == "collective" else RecordedMessage
+        return handle(work, op, name, recorder, noted)
 
     def _call(self, method: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
         # Straight to the backend, where torch's own dispatch would end up: through the dispatcher
@@ -477,14 +538,33 @@ def _description(name: str, words: str) -> str:
     return words.removeprefix("mesh_")
 
 
-def _sentence(name: str, fields: dict[str, Any], where: str | None) -> str:
-    """An operation in words, for the launcher: the place last, behind an @."""
-    if "tag" in fields:
-        what = f"{name} {'to' if name == 'send' else 'from'} rank {fields['peer']}"
-    else:
-        what = f"{name} #{fields['seq']}"
-        if fields.get("reduction"):
-            what += f" ({fields['reduction']})"
-    if fields["count"]:
-        what += f" of {fields['count']} {fields['dtype']}"
-    return f"{what} @{where}" if where else what
+def _whole(args: Any, kwargs: Any) -> int:
+    """Elements that an all-gather gives every rank: the same on all, however uneven the parts."""
+    output = _arg(args, kwargs, 0, "output_tensors", "output_tensor", "output")
+    return sum(tensor.numel() for tensor in _tensors(output))
+
+
+def _unchanged(rank: int, tensors: list[torch.Tensor], fields: dict[str, Any]) -> Any:
+    """A function that raises when a message's buffer is no longer what it was now."""
+    before = _checksum(tensors)
+
+    def check(where: str | None) -> None:
+        if _checksum(tensors) != before:
+            raise Mismatch(
+                f"the buffer of a message was changed before its wait: part of what arrived may be "
+                f"the new content\n  rank {rank}: send to rank {fields['peer']} of "
+                f"{fields['count']} {fields['dtype']}, @{fields['where']}\n"
+                f"  rank {rank}: its wait, @{where}",
+                "buffer",
+            )
+
+    return check
+
+
+def _checksum(tensors: list[torch.Tensor]) -> int:
+    total = 0
+    with private.unseen_by_modes():
+        for tensor in tensors:
+            data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+            total = zlib.crc32(data.numpy().tobytes(), total)
+    return total

@@ -200,17 +200,22 @@ def join(backend: str, store: Any, rank: int, job: Job) -> None:
 
 
 def _leave(job: Job, folder: Path) -> None:
-    """Stay until every rank is done, a second at most, then close the connections.
+    """Stay until every rank is done, then close the connections.
 
-    A rank that left at once would cut off one that still reads its last message.
+    A rank that left at once would cut off one that still reads its last message. One that waits for
+    a rank that has finished is told so by the launcher, who sees it in the ranks' pages; where none
+    are kept, the connection that closes after a second has to tell.
     """
     import torch.distributed as dist
 
-    until = time.monotonic() + 1.0
-    while time.monotonic() < until:
-        if all((folder / f"rank-{r}.outcome").exists() for r in range(job.ranks)):
+    began = time.monotonic()
+    watched = job.trace and job.backend == "gloo"
+    others = [folder / f"rank-{r}.outcome" for r in range(job.ranks)]
+    while not all(path.exists() for path in others):
+        stayed = time.monotonic() - began
+        if stayed > 1.0 and not watched:
             break
-        time.sleep(0.002)
+        time.sleep(0.002 if stayed < 1.0 else 0.02)
     # What the function registered: files to be removed, logs to be closed.
     atexit._run_exitfuncs()
     with contextlib.suppress(Exception):

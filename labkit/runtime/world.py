@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,11 +19,18 @@ from datetime import timedelta
 from typing import Any
 
 from labkit.runtime import travel
+from labkit.runtime.about import about_run, cores
+from labkit.runtime.budget import finite
+from labkit.runtime.calls import calls_of
 from labkit.runtime.clock import compare, on_rank_0s_clock
 from labkit.runtime.failures import OutOfMemory, RankFailed, tell
 from labkit.runtime.loopback import interface
-from labkit.runtime.run import Finished, Run, about_run, cores
-from labkit.runtime.worker import prepare
+from labkit.runtime.match import first_clash
+from labkit.runtime.run import Run
+from labkit.runtime.verdict import mismatch
+from labkit.runtime.worker import Outcome, prepare
+from labkit.trace import About
+from labkit.trace.log import RankRecord
 
 _launches = itertools.count()  # the same on every rank, since all run the same program
 
@@ -44,6 +52,7 @@ def run_in_world(
     ------
     ValueError : `ranks` is not the size of the world
     RankFailed : this rank's function raised (torchrun then ends the others), or another's did
+    Mismatch : ranks met in operations that do not fit (found at the end, on every rank)
     OutOfMemory : this rank holds more than `memory` bytes
     TimeoutError : not all ranks came, with how many did
     """
@@ -107,8 +116,51 @@ def run_in_world(
         both = _exchange(exchange, rank, world, "record", (record, doubt), timeout)
         _rank_0_leaves_last(exchange, rank, world, timeout)
     records = [record for record, _ in both if record is not None]
+    if (clash := first_clash(call for record in records for call in calls_of(record))) is not None:
+        raise mismatch(clash)
     about = replace(about_run(world, chosen), error=max(doubt for _, doubt in both) * 1e-9)
     return Finished(world, chosen, results, records, about, seconds, memory)
+
+
+class Finished(Run):
+    """A run that ended before it was handed over: that of torchrun's world, seen by one rank."""
+
+    def __init__(
+        self,
+        ranks: int,
+        backend: str,
+        results: list[bytes],
+        records: list[RankRecord],
+        about: About,
+        seconds: float,
+        memory: float | None = None,
+    ) -> None:
+        self.budget = finite(memory)
+        self.ranks = ranks
+        self.backend = backend
+        self.pids = ()
+        self.seconds = seconds
+        self._traced = bool(records)
+        self._pace = None
+        self._stopped = False
+        self._failure = None
+        self._lock = threading.RLock()
+        self._lines = [[] for _ in range(ranks)]  # torchrun prints what ranks print
+        self._done = threading.Event()
+        self._done.set()
+        self._outcomes = {
+            r: Outcome(0, results[r], record=next((x for x in records if x.rank == r), None))
+            for r in range(ranks)
+        }
+
+    def wait(self) -> Run:
+        return self
+
+    def stop(self) -> None:
+        """It has ended."""
+
+    def kill(self, rank: int) -> None:
+        raise RuntimeError("this run has ended, and its ranks belong to torchrun")
 
 
 def _number(name: str) -> int:

@@ -18,12 +18,6 @@ def scale_of(unit: str, span: float) -> tuple[float, str]:
     return next((factor, word) for least, factor, word in factors if span >= least)
 
 
-def in_time(value: float, unit: str, digits: int = 3) -> str:
-    """A time as people say it: ``144 ms``."""
-    factor, word = scale_of(unit, abs(value))
-    return f"{float(f'{value * factor:.{digits}g}'):g} {word}".strip()
-
-
 def clock_note(about: About) -> str:
     """What has to be said beside the clock's word."""
     notes = []

@@ -147,8 +147,7 @@ def measure(trace: Trace, step: int | None = None) -> dict[str, dict[str, Any]]:
         },
         "cost": {"calls": calls, **shares},
     }
-    memory = getattr(trace, "memory", None)
-    if memory and (held := memory(index)):
+    if held := trace.memory(index):
         peak = max(held, key=lambda one: one.total)
         found["memory"] = {"parts": peak.parts}
     return found

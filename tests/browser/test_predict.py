@@ -196,6 +196,22 @@ def test_a_lock_after_the_run_has_begun_is_refused_on_the_page(opened: Lab, four
     assert opened.evaluate_in_kernel("four.locked") == "False"
 
 
+def test_a_click_while_the_run_goes_on_is_too_late(opened: Lab, four: Asked) -> None:
+    """Such a click is handled after the cell, or beside it on another thread."""
+    four.root.get_by_role("radio", name="slower than one rank").check()
+    opened.page.evaluate(
+        """() => {
+            const panel = [...window.jupyterapp.shell.widgets("main")].find((w) => w.context);
+            const code = "labkit.launch(__import__('time').sleep, 1.5, ranks=1, backend='gloo')";
+            panel.sessionContext.session.kernel.requestExecute({ code, silent: true });
+        }"""
+    )
+    opened.page.wait_for_timeout(500)
+    four.lock.click()
+    expect(four.status).to_contain_text("A run has begun since this was asked", timeout=10_000)
+    assert opened.evaluate_in_kernel("four.locked") == "False"
+
+
 def test_who_locks_nothing_is_told_all_the_same(opened: Lab, four: Asked) -> None:
     opened.evaluate_in_kernel("four.compare('slower')")
     four.state("closed")

@@ -97,6 +97,20 @@ def test_memory_is_told_in_four_parts() -> None:
     )
 
 
+def test_memory_is_that_of_the_rank_that_held_most_in_the_step() -> None:
+    rows = [row for rank in range(2) for n in range(2) for row in step(rank, n, 1, n)]
+    for rank, at, name, size in (
+        (0, 0.1, "weights", 100), (0, 0.2, "activations", 900), (0, 0.9, "activations", 0),
+        (1, 0.1, "weights", 100), (1, 1.2, "activations", 40),
+    ):  # fmt: skip
+        mark = {"rank": rank, "kind": "memory", "name": name, "start": at, "end": at}
+        rows.append(mark | {"bytes": size})
+    none = {"gradients": 0, "optimizer": 0}
+    assert measure(trace_of(rows))["memory"]["parts"] == none | {"weights": 100, "activations": 40}
+    first = measure(trace_of(rows), step=0)["memory"]["parts"]
+    assert first == none | {"weights": 100, "activations": 900}
+
+
 def test_nothing_recorded_is_refused() -> None:
     with pytest.raises(ValueError, match="left no record"):
         measure(trace_of([], ranks=1))

@@ -4,7 +4,7 @@ A step is what ``with span("step", step=7)`` opens; a fault strikes before anyth
 and the first time that this number comes. A fault that never struck is an error when the rank is
 done: a lesson that believes in a failure that was none would prove nothing.
 
-Cost: a call a span, only in a run with ``faults=``.
+Cost: a call a span, only on a rank that a fault waits for.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Slow:
     """Rank `rank` takes `factor` times as long to compute, as a throttled device would.
 
     After every stretch of compute it sleeps (`factor` − 1) times the stretch's CPU time; a paced
-    run multiplies the durations that are set.
+    run multiplies the durations that are set. Work on a GPU is not slowed.
 
     Parameters
     ----------
@@ -172,7 +172,8 @@ def striking(
                 os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
     with ExitStack() as stack:
-        stack.enter_context(at_span(at))
+        if waiting:
+            stack.enter_context(at_span(at))
         factor = slow_factor(faults, rank)
         if log is not None and factor > 1:
             stack.enter_context(slowed(log, factor))

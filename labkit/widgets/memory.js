@@ -4,12 +4,6 @@
 
 const HINT = "Press Tab to enter the picture, then the arrow keys to go from part to part.";
 
-/** Keys that the bar keeps from JupyterLab, which has commands of its own on them. */
-function guarded(event) {
-  if (event.ctrlKey || event.altKey || event.metaKey) return false;
-  return !["Escape", "Tab"].includes(event.key) && !(event.key === "Enter" && event.shiftKey);
-}
-
 /** Exact, with the unit that people say. */
 function exactly(size) {
   const words = inBytes(size);

@@ -193,7 +193,11 @@ def _alike(rows: Sequence[tuple[str, Held]]) -> list[tuple[list[str], Held]]:
 
 
 def _in_words(labels: Sequence[str]) -> str:
-    """``rank 0``, ``ranks 0 to 3``, ``FP32, mixed``."""
-    if len(labels) > 2 and all(label.startswith("rank ") for label in labels):
-        return f"ranks {labels[0][5:]} to {labels[-1][5:]}"
-    return ", ".join(labels)
+    """``rank 0``, ``ranks 0 to 3``, ``ranks 0, 2, 3``, ``FP32, mixed``."""
+    numbers = [label.removeprefix("rank ") for label in labels]
+    if len(labels) == 1 or not all(number.isdecimal() for number in numbers):
+        return ", ".join(labels)
+    first, last = int(numbers[0]), int(numbers[-1])
+    if len(labels) > 2 and numbers == [str(rank) for rank in range(first, last + 1)]:
+        return f"ranks {first} to {last}"
+    return f"ranks {', '.join(numbers)}"

@@ -38,6 +38,7 @@ def test_exact_bytes_are_in_the_repr_and_ranks_that_are_alike_are_told_once() ->
         "MemoryBar(rank 1: weights=5, gradients=0, optimizer=0, activations=0)"
     )
     assert repr(MemoryBar([Held(0, 5), Held(1, 6)])).count("weights") == 2
+    assert "ranks 0, 2, 3: weights=5," in repr(MemoryBar([Held(r, 5) for r in (0, 2, 3)]))
 
 
 @pytest.mark.parametrize(
@@ -88,8 +89,7 @@ def test_a_run_brings_what_it_measured_and_its_budget() -> None:
 
     run = labkit.launch(work, ranks=2, backend="gloo", memory="1 kB")
     assert repr(MemoryBar(run)) == (
-        "MemoryBar(rank 0, rank 1: weights=400, gradients=0, optimizer=0, activations=40; "
-        "budget=1,000)"
+        "MemoryBar(ranks 0, 1: weights=400, gradients=0, optimizer=0, activations=40; budget=1,000)"
     )
     plain = labkit.launch(work, ranks=1, backend="gloo")
     with pytest.raises(ValueError, match="no memory marks: launch the run with memory="):

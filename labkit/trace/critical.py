@@ -30,6 +30,7 @@ from labkit.trace.tables import Table, brief, html, plain, time
 __all__ = ["CriticalPath", "Segment", "critical_path"]
 
 OWN = "own work"
+BACK = "came back from the wait"
 UNKNOWN = "nothing was recorded"
 
 
@@ -207,7 +208,7 @@ class _Walk:
             if held is not None:
                 slot, since = held
                 if since < t:
-                    yield self._piece(place, since, t, OWN)
+                    yield self._piece(place, since, t, BACK)
                 place, t = yield from self._cross(slot, place, since)
                 across = True
                 continue

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from labkit.trace.graph import Graph
     from labkit.trace.hardware import Cluster
+    from labkit.trace.memory import Held
     from labkit.trace.pick import Pick
 
 KINDS = ("compute", "span", "send", "recv", "collective", "wait", "join", "memory", "wire")
@@ -313,6 +314,12 @@ class Trace:
         from labkit.trace.measures import summarise
 
         return summarise(self, step)
+
+    def memory(self, step: int | None = None) -> tuple[Held, ...]:
+        """What each rank held at its peak, in four parts (`memory.held`); () without marks."""
+        from labkit.trace.memory import held
+
+        return held(self, step)
 
     def critical_path(self, step: int | None = None) -> Any:
         """What the time consists of, as a `critical.CriticalPath` (`.segments`, `.by_name`).

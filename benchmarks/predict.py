@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -183,11 +184,11 @@ def main() -> None:
     options.add_argument("--shapes", nargs="*", choices=SHAPES, default=[*SHAPES])
     options.add_argument("--best", action="store_true", help="the shortest step, not the median")
     chosen = options.parse_args()
-    rows = [
-        compare(technique, shape, chosen.pairs, min if chosen.best else median)
-        for technique in chosen.only
-        for shape in chosen.shapes
-    ]
+    rows = []
+    for technique in chosen.only:
+        for shape in chosen.shapes:
+            rows.append(compare(technique, shape, chosen.pairs, min if chosen.best else median))
+            print(*rows[-1], file=sys.stderr, flush=True)
     print(measure_machine(ranks=2))
     print(f"load of this machine just now: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     head = ["technique", "shape", "predicted ms", "happened ms", "recorded ms",

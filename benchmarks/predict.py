@@ -5,8 +5,10 @@ DDP, FSDP2 (``fully_shard``), DTensor (``parallelize_module``) and pipelining. I
 is recorded and retimed on the machine as `measure` found it just before, and another run, not
 recorded, is timed; which goes first alternates. A run's step time is the median of its steps, or
 with ``--best`` the shortest, predicted and happened: on a machine that does other things besides.
-The last columns set the prediction beside the recorded run itself: counting FLOPs costs CPU time
-that is in the prediction, and that a run without recording does not spend.
+The last columns set the prediction beside the recorded run itself.
+
+FLOPs are not counted here: counting them costs 10 to 30 % of CPU time with models so small, which
+would be in the prediction and not in a run that is not recorded (``--count`` shows it).
 
     python benchmarks/predict.py                     # all, some twenty minutes on two quiet cores
     python benchmarks/predict.py --only ddp fsdp2 --pairs 20
@@ -16,8 +18,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -36,6 +40,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import _disable_current_modes
 
 import labkit
 from labkit.lessons import GPT, GPTConfig, Windows, text
@@ -129,7 +134,7 @@ def pipeline(config: GPTConfig) -> tuple[nn.Module, Callable[[Tensor, Tensor], N
 TECHNIQUES = {"ddp": ddp, "fsdp2": fsdp2, "dtensor": dtensor, "pipeline": pipeline}
 
 
-def train(technique: str, shape: str) -> list[float]:
+def train(technique: str, shape: str, count: bool) -> list[float]:
     """Seconds of each step of this rank; the first few are left out."""
     config, windows = SHAPES[shape]
     model, step = TECHNIQUES[technique](config)
@@ -138,13 +143,14 @@ def train(technique: str, shape: str) -> list[float]:
     rank, taken = dist.get_rank(), []
     shared = technique in ("dtensor", "pipeline")  # all ranks work on one batch
     tokens, targets = data.batch([i + (0 if shared else windows * rank) for i in range(windows)])
-    for i in range(WARM + STEPS):
-        began = time.perf_counter()
-        with span("step", step=i):
-            optimizer.zero_grad()
-            step(tokens, targets)
-            optimizer.step()
-        taken.append(time.perf_counter() - began)
+    with nullcontext() if count else _disable_current_modes():
+        for i in range(WARM + STEPS):
+            began = time.perf_counter()
+            with span("step", step=i):
+                optimizer.zero_grad()
+                step(tokens, targets)
+                optimizer.step()
+            taken.append(time.perf_counter() - began)
     return taken[WARM:]
 
 
@@ -157,8 +163,8 @@ def predicted(trace: Trace, here: Cluster, typical: Typical) -> float:
     return typical([b - a for a, b in pairwise(ends[WARM - 1 :])])
 
 
-def compare(technique: str, shape: str, pairs: int, typical: Typical) -> list[str]:
-    run = partial(labkit.launch, train, technique, shape, ranks=2, threads=1, backend="gloo",
+def compare(technique: str, shape: str, pairs: int, typical: Typical, count: bool) -> list[str]:
+    run = partial(labkit.launch, train, technique, shape, count, ranks=2, threads=1, backend="gloo",
                   seed=0, timeout=120)  # fmt: skip
     guesses, happened, recorded = [], [], []
     for pair in range(pairs):
@@ -182,12 +188,14 @@ def main() -> None:
     options.add_argument("--only", nargs="*", choices=TECHNIQUES, default=[*TECHNIQUES])
     options.add_argument("--shapes", nargs="*", choices=SHAPES, default=[*SHAPES])
     options.add_argument("--best", action="store_true", help="the shortest step, not the median")
+    options.add_argument("--count", action="store_true", help="count FLOPs while recording")
     chosen = options.parse_args()
-    rows = [
-        compare(technique, shape, chosen.pairs, min if chosen.best else median)
-        for technique in chosen.only
-        for shape in chosen.shapes
-    ]
+    rows = []
+    for technique in chosen.only:
+        for shape in chosen.shapes:
+            typical = min if chosen.best else median
+            rows.append(compare(technique, shape, chosen.pairs, typical, chosen.count))
+            print(*rows[-1], file=sys.stderr, flush=True)
     print(measure_machine(ranks=2))
     print(f"load of this machine just now: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     head = ["technique", "shape", "predicted ms", "happened ms", "recorded ms",

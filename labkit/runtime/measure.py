@@ -32,7 +32,7 @@ SOURCE = "measured on this machine"
 
 @dataclass(frozen=True)
 class _Sample:
-    """One operation at one size: its median time, and CPU seconds of a rank's threads a second."""
+    """One operation at one size: its median time, and the share of a core that gloo takes in it."""
 
     seconds: float
     cpu: float
@@ -97,19 +97,15 @@ def _time(go: Callable[[], object], repeats: int, operations: int) -> _Sample:
     for _ in range(2):
         go()
     taken = []
-    began = (time.perf_counter(), time.process_time(), time.thread_time())
+    began = (time.process_time(), time.thread_time())
     for _ in range(repeats):
         at = time.perf_counter()
         go()
         taken.append((time.perf_counter() - at) / operations)
-    wall, whole, own = (
-        now - then
-        for now, then in zip(
-            (time.perf_counter(), time.process_time(), time.thread_time()), began, strict=True
-        )
-    )
+    whole, own = time.process_time() - began[0], time.thread_time() - began[1]
     # What the rank's own thread takes in its calls is in a recording's CPU time already.
-    return _Sample(median(taken), max(whole - own, 0.0) / wall)
+    cpu = max(whole - own, 0.0) / repeats / operations
+    return _Sample(median(taken), cpu / median(taken))
 
 
 def _flops(size: int = 384) -> float:

@@ -114,8 +114,11 @@ class Gap:
             return f"{told}."
         if f"{abs(error):.1%}" == "0.0%":
             return f"{told}: as predicted."
-        share = f"{abs(error):.0%}" if abs(error) >= 0.0095 else f"{abs(error):.1%}"
-        told += f": {share.replace('%', ' %')} {'more' if error > 0 else 'less'}"
+        if error >= 2:
+            told += f": {_times(1 + error)} times as long"
+        else:
+            share = f"{abs(error) * 100:.{0 if abs(error) >= 0.0095 else 1}f} %"
+            told += f": {share} {'more' if error > 0 else 'less'}"
         worst = self.worst
         if worst is None:
             return f"{told}."
@@ -158,7 +161,13 @@ class Gap:
 
 
 def _percent(error: float | None) -> str:
-    return "" if error is None else f"{error * 100:+.1f} %"
+    if error is None:
+        return ""
+    return f"{error * 100:+.1f} %" if error < 10 else f"× {_times(1 + error)}"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.1f}" if factor < 10 else f"{factor:,.0f}"
 
 
 def gap(predicted: Trace, happened: Trace, step: int | None = None) -> Gap:

@@ -108,6 +108,7 @@ def test_calls_and_what_comes_after_a_wait_are_own_work() -> None:
     assert [(s.start, s.end, s.name) for s in path.segments] == [
         (0, 10, "all_reduce"), (10, 13, "wait call"),
     ]  # fmt: skip
+    assert path.segments[-1].reason == "came back from the wait"
 
 
 def test_what_another_thread_issued_is_followed_to_where_the_main_thread_was() -> None:

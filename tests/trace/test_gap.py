@@ -64,6 +64,14 @@ def test_a_gap_of_many_small_parts_claims_no_most() -> None:
     assert "; the largest part in" in found.sentence
 
 
+@pytest.mark.parametrize(("factor", "words"), [(10, "5.0 times as long"), (900, "401 times")])
+def test_many_times_as_long_is_told_as_such(factor: float, words: str) -> None:
+    trace = training(1)
+    found = gap(trace.retime(ON, "cpu"), paced(trace, scale={"all_reduce": factor}))
+    assert f": {words}" in found.sentence
+    assert ("× 401" in str(found)) == (factor == 900)
+
+
 def test_no_gap_is_told_as_none() -> None:
     trace = training()
     found = trace.retime(ON, "cpu").gap(paced(trace))

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from labkit.practice import ledger, predict
     from labkit.runtime import (
         Deadlock,
         Mismatch,
@@ -13,9 +14,11 @@ if TYPE_CHECKING:
         RankFailed,
         Run,
         TimedOut,
+        faults,
         launch,
     )
-    from labkit.trace import Trace, span
+    from labkit.trace import Trace, mark, span
+    from labkit.widgets import MemoryBar
 
 __version__ = "0.1.0"
 
@@ -27,19 +30,29 @@ _HOME = {
     "Deadlock": "labkit.runtime",
     "Mismatch": "labkit.runtime",
     "OutOfMemory": "labkit.runtime",
+    "faults": "labkit.runtime",
+    "MemoryBar": "labkit.widgets",
     "Trace": "labkit.trace",
+    "mark": "labkit.trace",
     "span": "labkit.trace",
+    "ledger": "labkit.practice",
+    "predict": "labkit.practice",
 }
 
 __all__ = [
     "Deadlock",
+    "MemoryBar",
     "Mismatch",
     "OutOfMemory",
     "RankFailed",
     "Run",
     "TimedOut",
     "Trace",
+    "faults",
     "launch",
+    "ledger",
+    "mark",
+    "predict",
     "span",
 ]
 

@@ -16,8 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from labkit.runtime import travel
+from labkit.runtime.budget import parse_budget
+from labkit.runtime.faults import Fault
+from labkit.runtime.faults import check as check_faults
 from labkit.runtime.run import Run, cores
 from labkit.runtime.worker import Job
+from labkit.trace import Cluster
 
 DEFAULT_RANKS = 4
 DEFAULT_TIMEOUT = 300.0
@@ -35,9 +39,9 @@ def launch(
     patience: float = 2.0,
     trace: bool = True,
     wait: bool = True,
-    pace: Any = None,
-    memory: str | int | None = None,
-    faults: Sequence[Any] = (),
+    pace: Cluster | None = None,
+    memory: str | float | None = None,
+    faults: Sequence[Fault] = (),
 ) -> Run:
     """Run ``fn(*args)`` on every rank, inside an initialised process group.
 
@@ -53,7 +57,15 @@ def launch(
     patience : seconds for which a deadlock must stand still before it is called one
     trace : record what the ranks do
     wait : stand until the run has ended; False: return at once, see `Run.wait`, `Run.stop`
-    pace, memory, faults : a modelled cluster, a memory budget, injected faults
+    pace : a `labkit.trace.Cluster`. The ranks run here, on gloo, and sleep until that cluster's
+        devices and links would have done the same: a span that says ``seconds=0.02`` lasts that,
+        other compute its FLOPs, messages and collectives what the links take (`runtime.pace`).
+        Holds for spans of 20 ms and more, on any number of cores
+    memory : what a rank may hold of weights, gradients, optimizer state and saved activations:
+        "64 MB", "1.5 GB", "64 MiB", or a number of bytes. "measure": no limit, but what is held is
+        noted in the trace as with a budget; None: nothing is counted. See `holdings`
+    faults : failures that strike at a step of a rank, from `labkit.faults`: ``Kill(rank=2,
+        step=7)``, ``Slow(rank=1, factor=1.4)``, ``Truncate(folder, rank=0, step=5)``
 
     Returns
     -------
@@ -63,26 +75,36 @@ def launch(
     ------
     TypeError, ValueError : bad arguments, or arguments that cannot travel; before any rank starts
     RankFailed : a rank raised or died; its own traceback is told
+    OutOfMemory : a rank holds more than `memory`; what it holds is told in four parts
     TimedOut : with what each rank was doing
     KeyboardInterrupt : the cell was interrupted; no rank is left
     """
     _check(fn, args, ranks, backend, threads, seed, timeout, patience)
-    _not_in_this_version(pace=pace, memory=memory, faults=tuple(faults) or None)
+    limit = parse_budget(memory)
     if os.environ.get("LABKIT_RANK") is not None:
         raise RuntimeError(
             f"launch() was called on rank {os.environ['LABKIT_RANK']} of a run: "
             "ranks cannot launch ranks. Call it outside the function that you launch."
         )
+    if pace is not None:
+        _check_pace(pace, backend, trace)
     seconds = DEFAULT_TIMEOUT if timeout is None else float(timeout)
     entropy = secrets.randbits(63) if seed is None else seed
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         from labkit.runtime.world import run_in_world
 
-        return run_in_world(fn, args, ranks, backend, threads, entropy, seconds, trace)
+        if faults:
+            raise ValueError(
+                "faults= needs ranks that labkit has started: under torchrun a dead rank ends all. "
+                "Leave it out, or start the script without torchrun."
+            )
+        return run_in_world(fn, args, ranks, backend, threads, entropy, seconds, trace, limit)
     count = DEFAULT_RANKS if ranks is None else ranks
+    struck = check_faults(faults, count, trace)
     payload = travel.pack(fn, args)
-    chosen = choose_backend(backend, count)
-    job = Job(count, chosen, choose_threads(threads, count), entropy, seconds, trace, payload)
+    chosen = choose_backend("gloo" if pace is not None else backend, count)
+    share = choose_threads(threads, count)
+    job = Job(count, chosen, share, entropy, seconds, trace, payload, pace, limit, struck)
     run = Run(job)
     try:
         run.start()
@@ -171,6 +193,30 @@ def _check(
     _check_call(fn, args)
 
 
+def _check_pace(pace: Any, backend: str, trace: bool) -> None:
+    if not isinstance(pace, Cluster):
+        raise TypeError(
+            f"pace={pace!r}: give a labkit.trace.Cluster, as in "
+            "pace=Cluster(device, Link(latency, bandwidth)) or pace=CLUSTERS['H100']"
+        )
+    if not trace:
+        raise ValueError("trace=False with pace: a paced run is always recorded; leave trace out")
+    if backend == "nccl":
+        raise ValueError("backend='nccl' with pace: paced ranks run on CPUs; leave backend out")
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        raise ValueError(
+            "pace under torchrun: paced ranks are ranks of labkit's own. Start the program without "
+            "torchrun, or leave pace out. Not under torchrun? Then unset RANK and WORLD_SIZE."
+        )
+    try:
+        pace.device.flops()
+    except ValueError as error:
+        raise ValueError(
+            f"pace={pace.name!r}: {pace.device.name} does not say what FLOP/s it reaches; "
+            "give its Device `achieved`, as in achieved={'bfloat16': 5e14}"
+        ) from error
+
+
 def _check_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Tell a wrong number of arguments here, not four times from the ranks."""
     try:
@@ -185,11 +231,3 @@ def _check_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         raise TypeError(
             f"{name}{signature} does not take these {len(args)} arguments: {error}"
         ) from None
-
-
-def _not_in_this_version(**options: Any) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise ValueError(
-                f"{name}={value!r}: this version of labkit has no {name}; leave it out"
-            )

@@ -27,6 +27,7 @@ import torch.distributed as dist
 from labkit.runtime import private, wire
 from labkit.runtime.cuda import CudaLog
 from labkit.runtime.flops import CountFlops
+from labkit.runtime.pace import Pace
 from labkit.runtime.page import Page
 from labkit.runtime.private import Work, c10d
 from labkit.trace.events import Group
@@ -68,11 +69,16 @@ class Recorder:
     rank : global rank of this process
     page : where the launcher can read what the last operation was
     cuda : whether the rank works on a GPU, whose times the GPU must take
+
+    Attributes
+    ----------
+    pace : what makes compute and operations last as on a cluster; None: they last as they do
     """
 
     def __init__(self, rank: int, page: Page | None = None, cuda: bool = False) -> None:
         self.log = CudaLog(rank) if cuda else Log(rank)
         self.page = page
+        self.pace: Pace | None = None
         self.log.at_step = self._mark_wire
         self.followed: dict[int, None] = {}  # operations whose future was taken, not yet waited for
         self._numbers: defaultdict[Any, Iterator[int]] = defaultdict(itertools.count)
@@ -135,7 +141,12 @@ class Recorder:
         """Run a backward; what it then waits for inside C++ (torch's DDP) becomes a join."""
         log = self.log
         computed: list[Any] = []
-        ready = lambda: computed.append(log.stamp())  # noqa: E731
+
+        def ready() -> None:
+            if self.pace is not None:
+                self.pace.settle()
+            computed.append(log.arrive())
+
         hooks = [
             t.register_hook(lambda _: private.after_backward(ready))
             for t in roots[:1]
@@ -148,6 +159,8 @@ class Recorder:
                 hook.remove()
         waited = tuple(self.followed)
         if computed and waited:
+            if self.pace is not None:
+                self.pace.passed(waited)
             log.event("join", "join", computed[0], log.stamp(), op=waited[-1], ops=waited)
             for op in waited:
                 self.followed.pop(op, None)
@@ -168,28 +181,42 @@ class RecordedWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         log = self.recorder.log
         where = self.recorder.where()
-        start = log.stamp()
+        pace = self.recorder.pace
+        if pace is not None:
+            pace.settle()
+        start = log.arrive()
         try:
             if timeout is None or timeout.total_seconds() <= 0:
-                return bool(self.inner.wait())
-            return bool(self.inner.wait(timeout))
+                done = bool(self.inner.wait())
+            else:
+                done = bool(self.inner.wait(timeout))
+            if pace is not None:
+                self._learn_source()
+                pace.hold(self.op)
+            return done
         finally:
             group, seq = self.fields["group"], self.fields["seq"]
             log.event(
                 "wait", self.name, start, log.stamp(), op=self.op, group=group, seq=seq, where=where
             )
             self.recorder.followed.pop(self.op, None)
-            if self.settle is not None:
-                with contextlib.suppress(RuntimeError):
-                    self.settle(self.fields, self.inner._source_rank())
-                self.settle = None
+            self._learn_source()
+
+    def _learn_source(self) -> None:
+        if self.settle is not None:
+            with contextlib.suppress(RuntimeError):
+                self.settle(self.fields, self.inner._source_rank())
+            self.settle = None
 
     def get_future(self) -> Any:
+        pace = self.recorder.pace
+        inner = self.inner.get_future()
         self.recorder.followed[self.op] = None
-        return self.inner.get_future()
+        return inner if pace is None else pace.future(self.op, inner)
 
     def is_completed(self) -> bool:
-        return bool(self.inner.is_completed())
+        pace = self.recorder.pace
+        return bool(self.inner.is_completed()) and (pace is None or pace.completed(self.op))
 
     def is_success(self) -> bool:
         return bool(self.inner.is_success())
@@ -344,7 +371,10 @@ class Recorded(dist.ProcessGroup):
     ) -> Any:  # fmt: skip
         recorder = self.recorder
         log = recorder.log
-        start = log.stamp()
+        pace = recorder.pace
+        if pace is not None:
+            pace.settle()
+        start = log.arrive()
         op = log.next_operation()
         tensors = _tensors(payload)
         count = size = 0
@@ -357,13 +387,15 @@ class Recorded(dist.ProcessGroup):
         fields["dtype"] = _dtype(tensors[0].dtype) if tensors else None
         if recorder.page is not None:
             recorder.page.write(_sentence(name, fields, where))
+        if pace is not None:
+            pace.post(kind, name, fields)
         work = self._call(method, args, kwargs, tensors)
         noted = log.event(kind, name, start, log.stamp(), **fields)
         if work is None:  # inside torch's coalescing: the handle comes at the end of the block
             return None
         if isinstance(log, CudaLog):
             log.follow(op, work)
-        elif getattr(args[-1] if args else None, "asyncOp", True):
+        elif pace is None and getattr(args[-1] if args else None, "asyncOp", True):
             # Who asked for a synchronous call waits next, and that wait tells when it was complete.
             # gloo's messages and its reduce-scatter have no future: their wait tells, too.
             try:  # noqa: SIM105  (entering a context manager costs more than the call)

@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,6 +23,15 @@ from labkit.trace.events import COLUMNS, KINDS, OPERATIONS, About, Group, Trace
 Stamp = tuple[int, int, int]  # wall ns, CPU ns of the thread, FLOPs
 
 _OPEN, _CLOSE, _EVENT = 0, 1, 2
+
+
+class Pacer(Protocol):
+    """Who makes spans last what they say: called before each end of a span is stamped."""
+
+    def open(self, name: str, tags: Mapping[str, Any]) -> None: ...
+    def close(self, name: str) -> None: ...
+    def rest(self, name: str) -> None:
+        """Sleep now what span `name`, the innermost that says `seconds`, would at its end."""
 
 
 class Log:
@@ -41,6 +50,8 @@ class Log:
         self.groups: list[Group] = []
         self.main = threading.get_ident()
         self.at_step: Callable[[], None] | None = None  # called at both ends of a span "step"
+        self.at_arrival: Callable[[], None] | None = None  # see `arrive`
+        self.pacer: Pacer | None = None
         self._threads: dict[int, int] = {}
         self._numbers = itertools.count(1)
         self._operations = 0
@@ -48,6 +59,15 @@ class Log:
 
     def stamp(self) -> Stamp:
         return (time.perf_counter_ns(), time.thread_time_ns(), self.flops)
+
+    def arrive(self) -> Stamp:
+        """The stamp at which an event of this thread begins, and the compute before it has ended.
+
+        What stretches a rank's compute does it here, in `at_arrival`.
+        """
+        if self.at_arrival is not None and self.thread() == 0:
+            self.at_arrival()
+        return self.stamp()
 
     def thread(self) -> int:
         """0 for the thread that made the log, else a number of its own a thread."""
@@ -83,10 +103,14 @@ class Log:
             self.at_step()
         # Plain at once: a tensor given as a tag must not be kept alive, nor told as it is later.
         tags = {key: _plain(value) for key, value in tags.items()}
-        self.entries.append((_OPEN, self.thread(), self.stamp(), name, tags))
+        if self.pacer is not None:
+            self.pacer.open(name, tags)
+        self.entries.append((_OPEN, self.thread(), self.arrive(), name, tags))
 
     def close(self, name: str) -> None:
-        self.entries.append((_CLOSE, self.thread(), self.stamp(), name))
+        if self.pacer is not None:
+            self.pacer.close(name)
+        self.entries.append((_CLOSE, self.thread(), self.arrive(), name))
         if name == "step" and self.at_step is not None:
             self.at_step()
 

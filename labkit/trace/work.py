@@ -5,7 +5,10 @@ flops   FLOPs as they were counted, at a share of the device's peak. What counts
         or a stated multiple of its CPU time: how many bytes it moved in memory was not recorded
 set     what spans say: ``span("forward", seconds=0.02)``. A row takes part in the innermost span
         around it that says `seconds`; these are spread over the span's rows by their FLOPs, or by
-        their CPU time where none of them counts any. Rows outside such spans take no time
+        their CPU time where none of them counts any; of a paced run, as the pace spread them. Rows
+        outside such spans take their FLOPs, as above
+
+A paced run (`runtime.pace`) sleeps by the rule of "set", so that "set" retells it.
 """
 
 from __future__ import annotations
@@ -43,18 +46,19 @@ def durations(
     Raises
     ------
     ValueError : `compute` is none of the three, a rate that the device does not have, a span whose
-        `seconds` are no time or have no row to go to, "set" where no span says any
+        `seconds` are no time or have no row to go to, "set" where no span says any and nothing
+        counted FLOPs
     """
     if compute not in SOURCES:
         raise ValueError(f"compute={compute!r}: use one of {', '.join(SOURCES)}")
     if compute == "cpu":
         return _own(graph, "cpu"), "compute: CPU time as recorded"
-    if compute == "set":
-        return _set(graph), "compute: as the spans say"
     if efficiency is not None and not 0 < efficiency <= 1:
         raise ValueError(f"efficiency={efficiency}: give a share above 0, at most 1")
     if not 0 <= without_flops < math.inf:
         raise ValueError(f"without_flops={without_flops}: give a factor, 0 or more")
+    if compute == "set":
+        return _set(graph, device, efficiency, dtype)
     dtype = dtype or device.dtype()
     rate = device.flops(dtype, efficiency)
     share = device.efficiency(dtype) if efficiency is None else efficiency
@@ -65,7 +69,7 @@ def durations(
         plain = (flops == 0) & (graph.trace.columns["kind"][graph.main] == _COMPUTE)
         seconds = np.where(plain, without_flops * _own(graph, "cpu"), seconds)
         return seconds, f"{words}{without_flops:g} × its CPU time"
-    return seconds, f"{words}no time"
+    return seconds, f"{words}no time (which bytes it moved in memory was not recorded)"
 
 
 def _own(graph: Graph, what: str) -> NDArray[np.float64]:
@@ -80,21 +84,32 @@ def _own(graph: Graph, what: str) -> NDArray[np.float64]:
     return own
 
 
-def _set(graph: Graph) -> NDArray[np.float64]:
+def _set(
+    graph: Graph, device: Device, efficiency: float | None, dtype: str | None
+) -> tuple[NDArray[np.float64], str]:
     trace, main = graph.trace, graph.main
+    c = trace.columns
+    paced = trace.about.clock == "paced"
     owner = _owners(graph)
     flops, cpu = _own(graph, "flops"), _own(graph, "cpu")
-    seconds = np.zeros(len(main))
     rows_of: dict[int, list[int]] = {}
     for place, span in enumerate(owner):
         if span >= 0:
             rows_of.setdefault(span, []).append(place)
     saying = _saying(graph)
-    if not saying:
+    outside = np.where(np.array(owner) < 0, flops, 0.0)
+    words = "compute: as the spans say"
+    if not saying and not outside.any() and not paced:
         raise ValueError(
-            "compute='set': no span of this trace says how long it lasts; "
-            "write span('forward', seconds=0.02), or use 'cpu' or 'flops'"
+            "compute='set': no span of this trace says how long it lasts, and nothing counted "
+            "FLOPs; write span('forward', seconds=0.02), or use 'cpu'"
         )
+    seconds = np.zeros(len(main))
+    if outside.any():
+        seconds = outside / device.flops(dtype, efficiency)
+        words += f", elsewhere FLOPs at the rate of {device.name}"
+    # How a paced run spread a span's seconds shows in how long its rows were.
+    lasted = c["end"][main] - c["start"][main] if paced else np.zeros(len(main))
     for span in saying:
         value = trace.tags[trace.columns["tags"][span]]["seconds"]
         told = f"span {trace.strings[trace.columns['name'][span]]!r} of rank " + str(
@@ -105,9 +120,10 @@ def _set(graph: Graph) -> NDArray[np.float64]:
         if span not in rows_of:
             raise ValueError(f"{told}: seconds={value!r}, and no compute of its own to take them")
         rows = np.array(rows_of[span])
-        weights = next((w for w in (flops[rows], cpu[rows]) if w.any()), np.ones(len(rows)))
+        sources = (lasted[rows], flops[rows], cpu[rows])
+        weights = next((w for w in sources if w.any()), np.ones(len(rows)))
         seconds[rows] = value * (weights / weights.sum())
-    return seconds
+    return seconds, words
 
 
 def _saying(graph: Graph) -> list[int]:

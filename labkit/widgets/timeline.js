@@ -30,13 +30,6 @@ const SIGNS = [
   ["negative times", "before the start of the step that the axis counts from"],
 ];
 
-/** Keys that the timeline keeps from JupyterLab, which has commands of its own on b, x, d, arrows. */
-function guarded(event) {
-  if (event.ctrlKey || event.altKey || event.metaKey) return false;
-  if (event.key === "Escape" || event.key === "Tab") return false;
-  return !(event.key === "Enter" && event.shiftKey);
-}
-
 class TimelineView {
   constructor(model, element) {
     this.model = model;

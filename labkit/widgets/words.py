@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from labkit.trace.tables import in_bytes as in_bytes
+
 if TYPE_CHECKING:
     from labkit.trace.events import About
-
-
-def in_bytes(size: float) -> str:
-    """`size` bytes as people write it, in decimal units: ``1.5 MB``."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(size) >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size:.0f} B"
 
 
 def scale_of(unit: str, span: float) -> tuple[float, str]:

@@ -49,13 +49,39 @@ def test_a_row_inside_another_is_not_counted_twice() -> None:
 
 def test_a_span_says_how_long_its_compute_lasts() -> None:
     p = Program(1)
-    p.compute(0, 5, "load")
+    p.compute(0, 0, "load")
     p.compute(0, 5, "forward")
     p.span(0, "forward", 1, seconds=0.02)
     p.compute(0, 5, "backward")
     p.span(0, "backward", 1, seconds=0.04)
     p.span(0, "step", 5, step=0)
     assert took(p.trace()) == pytest.approx([0, 0.02, 0.04], rel=1e-12)
+
+
+def test_outside_such_spans_flops_count_at_the_rate_of_the_device() -> None:
+    p = Program(2)
+    p.compute(0, 5, "load")
+    p.compute(0, 7, "forward")
+    p.span(0, "forward", 1, seconds=0.25)
+    p.compute(1, 3)
+    assert took(p.trace()) == [5, 0.25, 3]
+    half = Cluster(Device("half", {"float32": 4e12}, {"float32": 2e12}), Link(0, 1))
+    assert took(p.trace(), on=half) == [2.5, 0.25, 1.5]
+    assert took(p.trace(), on=half, efficiency=1.0) == [1.25, 0.25, 0.75]
+    assert "elsewhere FLOPs at the rate of half" in p.trace().retime(half, "set").about.note
+    with pytest.raises(ValueError, match=r"H200: no matrix product in bfloat16 was measured"):
+        p.trace().retime(CLUSTERS["H200"], "set")
+
+
+def test_a_paced_run_has_spread_the_seconds_itself() -> None:
+    p = Program(1)
+    p.compute(0, 1, "backward")
+    p.collective(0, 0)
+    p.compute(0, 3, "backward")
+    p.span(0, "backward", 3, seconds=8)
+    p.rows[0][2] |= {"end": 2 + 7}
+    assert took(p.trace()) == [2, 6]
+    assert took(p.trace(clock="paced")) == [1, 7]
 
 
 def test_seconds_are_spread_by_flops_and_not_by_what_this_machine_took() -> None:
@@ -94,7 +120,7 @@ def test_a_span_is_of_its_own_rank_alone() -> None:
     p.compute(0, 1)
     p.compute(1, 1)
     p.span(1, "forward", 1, seconds=3)
-    assert took(p.trace()) == [0, 3]
+    assert took(p.trace()) == [1, 3]
 
 
 def test_waits_keep_their_own_time_when_durations_are_set() -> None:
@@ -127,9 +153,10 @@ def test_seconds_with_nothing_to_take_them() -> None:
 
 def test_durations_that_nobody_set() -> None:
     p = Program(1)
-    p.compute(0, 1)
+    p.compute(0, 0)
     with pytest.raises(ValueError, match=r"no span of this trace says how long it lasts"):
         took(p.trace())
+    assert took(p.trace(clock="paced")) == [0]  # so it was paced: nothing took any time
 
 
 @pytest.mark.parametrize(

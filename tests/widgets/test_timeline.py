@@ -15,7 +15,9 @@ from PIL import Image
 
 import labkit.widgets
 from labkit.trace import CLUSTERS, Cluster, Link
-from labkit.widgets import Timeline
+from labkit.widgets import MemoryBar, Timeline
+from labkit.widgets.ledger import LedgerTable
+from labkit.widgets.predict import Predict
 from tests.widgets.test_buffer import unpack
 from tests.widgets.traces import data_parallel, pipeline, trace_of
 
@@ -241,10 +243,11 @@ def test_two_runs_lie_one_above_the_other() -> None:
 def test_the_front_end_is_in_the_package_and_names_no_other_place() -> None:
     folder = Path(labkit.widgets.__file__).parent
     scripts = sorted(folder.rglob("*.js"))
-    assert len(scripts) == 11
-    for path in (*scripts, folder / "timeline.css"):
+    assert len(scripts) == 14
+    sent = "".join(w._esm for w in (Timeline, MemoryBar, Predict, LedgerTable))
+    for path in (*scripts, *folder.rglob("*.css")):
         text = path.read_text(encoding="utf-8")
-        assert text in Timeline._esm or path.suffix == ".css"
+        assert text in sent or path.suffix == ".css"
         for foreign in ("http", "import ", "import(", "innerHTML", "insertAdjacentHTML"):
             assert foreign not in text, (path.name, foreign)
 

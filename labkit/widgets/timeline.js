@@ -218,8 +218,9 @@ class TimelineView {
 
   /** The kernel sent other times. */
   take() {
-    this.first.take(this.model.get("bars"));
+    const kept = this.first.take(this.model.get("bars"));
     this.align();
+    if (kept) this.first.layout.window = kept;
     this.moved(this.first);
     this.describe();
     this.paint();

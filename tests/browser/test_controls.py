@@ -45,7 +45,11 @@ never
 """,
     "told = paced.timeline(prediction=paced.retime(two, 'cpu'), step=1)\ntold",
     "locked = paced.timeline(prediction=0.045, step=1)\nlocked",
-    "Timeline.compare(paced, data_parallel(layers=1), titles=('four buckets', 'one bucket'))",
+    """
+Timeline.compare(
+    paced, data_parallel(layers=1), ("four buckets", "one bucket"), cluster=H100, compute="cpu"
+)
+""",
 )
 PLAIN, ONE, TWO, SLOW, NEVER, TOLD, LOCKED, COMPARED = range(1, 9)  # cells
 
@@ -127,7 +131,7 @@ def test_a_slider_retimes_in_the_kernel_and_says_the_step_time(opened: Lab) -> N
     steps.latency, steps.bandwidth = (2e-5,), links
     mean = sum(s.duration for s in steps.modelled.steps) / 3
     told = shown.root.locator(".labkit-timeline-told")
-    expect(told).to_contain_text(f"step, on average: {1e3 * mean:.4g} ms, modelled (paced: ")
+    expect(told).to_contain_text(f"step, on average: {1e6 * mean:.4g} µs, modelled (paced: ")
     assert opened.evaluate_in_kernel("one.latency") == "(2e-05,)"
     expect(shown.root.locator("legend", has_text="changed by hand")).to_have_count(1)
 
@@ -254,7 +258,17 @@ def test_two_runs_share_their_scale_and_move_together(opened: Lab) -> None:
     expect(root.get_by_role("status")).to_contain_text("Rank 0: forward")
     above.press("t")
     expect(root.locator("caption", has_text="Each rank")).to_have_count(2)
-    above.press("t")
+    above.press("t", "0", "+")
+    zoom = above.number("zoom")
+    slider(above, "latency").press("ArrowRight")  # moves the upper run, and no window
+    expect(above.canvas).to_have_attribute("data-clock", "modelled")
+    expect(below.canvas).to_have_attribute("data-clock", "measured")
+    below.settle()
+    assert above.number("to") - above.number("from") == pytest.approx(
+        below.number("to") - below.number("from")
+    )
+    assert zoom > 1
+    assert below.number("zoom") == pytest.approx(zoom, rel=0.01)
 
 
 def test_waits_say_what_for(opened: Lab) -> None:

@@ -38,7 +38,7 @@ class Pane {
     });
     this.tip = make("div", { class: "labkit-timeline-tip", "aria-hidden": "true", hidden: "" });
     this.stage = make("div", { class: "labkit-timeline-stage" }, this.picture, this.canvas, this.tip);
-    this.said = make("div", { class: "labkit-timeline-said" });
+    this.said = make("div", { class: "labkit-timeline-said", "aria-live": "polite" });
     this.word();
   }
 
@@ -64,7 +64,8 @@ class Pane {
     Object.assign(this.canvas.dataset, { events: size, clock: about.clock, taken: this.taken });
   }
 
-  /** Other times: of another clock, or of other links. The scale stays where that can be. */
+  /** Other times: of another clock, or of other links. The scale stays where that can be.
+      Returns the window to keep, from the origin; null: all is shown. */
   take(bars) {
     const { layout } = this;
     const before = layout.window, atHome = Math.abs(layout.zoomed - 1) < 1e-6;
@@ -76,11 +77,11 @@ class Pane {
     // What grew can be seen to grow, unless it would leave the window or shrink to half of it.
     if (atHome && to - from <= long && to - from > 0.45 * long) layout.home = [from, from + long];
     if (atHome) layout.show(...layout.home);
-    else layout.window = before;
     this.taken += 1;
     this.hover(-1);
     this.focused = same ? this.find(same) : -1;
     this.word();
+    return atHome ? null : before;
   }
 
   /** What makes an event the same one on another clock. */

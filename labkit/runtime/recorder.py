@@ -192,7 +192,7 @@ class RecordedWork(Work):
                 done = bool(self.inner.wait(timeout))
             if pace is not None:
                 self._learn_source()
-                pace.hold(self.op)
+                pace.hold(self.op, self.fields)
             return done
         finally:
             group, seq = self.fields["group"], self.fields["seq"]

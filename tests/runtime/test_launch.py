@@ -307,7 +307,6 @@ def test_the_next_launch_works_after_every_kind_of_failure() -> None:
         ({"patience": -1}, ValueError, "patience=-1"),
         ({"backend": "glo"}, ValueError, "backend='glo'"),
         ({"backend": "nccl"}, ValueError, "0 GPUs here"),
-        ({"pace": 1}, ValueError, "pace=1"),
         ({"memory": "1 MB"}, ValueError, "memory='1 MB'"),
         ({"faults": ["kill"]}, ValueError, "faults"),
     ],

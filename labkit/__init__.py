@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from labkit.practice import ledger, predict
     from labkit.runtime import (
         Deadlock,
         Mismatch,
@@ -30,6 +31,8 @@ _HOME = {
     "Trace": "labkit.trace",
     "mark": "labkit.trace",
     "span": "labkit.trace",
+    "ledger": "labkit.practice",
+    "predict": "labkit.practice",
 }
 
 __all__ = [
@@ -41,7 +44,9 @@ __all__ = [
     "TimedOut",
     "Trace",
     "launch",
+    "ledger",
     "mark",
+    "predict",
     "span",
 ]
 

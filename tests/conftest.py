@@ -1,4 +1,4 @@
-"""What every test shares: where Chromium is, and that nothing is left out in silence.
+"""What every test shares: Chromium, that nothing is left out in silence, a home of its own.
 
 In CI (the environment variable ``CI``) a skipped test is a failed one. Everywhere the run says how
 many browser tests passed, and stops at once where there is no Chromium to run them in.
@@ -7,7 +7,9 @@ many browser tests passed, and stops at once where there is no Chromium to run t
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import psutil
@@ -44,6 +46,26 @@ class NothingLeftOut:
         terminalreporter.write_line(f"browser tests passed: {browser}")
 
 
+class FreshHome:
+    """Every test, and every notebook's kernel, begins without the developer's own progress."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="labkit-homes-")
+        self.count = 0
+        self.before = os.environ.get("LABKIT_HOME")
+
+    @pytest.hookimpl(tryfirst=True)  # before nbval starts a kernel for the first cell
+    def pytest_runtest_setup(self) -> None:
+        self.count += 1
+        os.environ["LABKIT_HOME"] = str(Path(self.folder.name) / str(self.count))
+
+    def pytest_unconfigure(self) -> None:
+        os.environ.pop("LABKIT_HOME", None)
+        if self.before is not None:
+            os.environ["LABKIT_HOME"] = self.before
+        self.folder.cleanup()
+
+
 def refuse_skip(report: Report) -> Report:
     """The report itself, or in CI a failure in place of a skip. An expected failure stays one."""
     if os.environ.get("CI") and report.skipped and not hasattr(report, "wasxfail"):
@@ -55,6 +77,7 @@ def refuse_skip(report: Report) -> Report:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(NothingLeftOut())
+    config.pluginmanager.register(FreshHome())
 
 
 @pytest.fixture(scope="session")

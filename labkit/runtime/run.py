@@ -20,7 +20,7 @@ import time
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.runtime import page, travel
 from labkit.runtime.failures import LaunchError, RankFailed, TimedOut, place, shorten
@@ -52,6 +52,10 @@ class Run:
     seconds : how long it took, once it has ended
     """
 
+    begun: ClassVar[int] = (
+        0  # runs that this process has started: a prediction asks whether it grew
+    )
+
     def __init__(self, job: Job) -> None:
         self.ranks = ranks = job.ranks
         self.backend = job.backend
@@ -78,6 +82,7 @@ class Run:
 
     def start(self) -> None:
         """Start the ranks, once; returns when their processes are there."""
+        Run.begun += 1
         threading.Thread(target=self._follow, name="labkit run", daemon=True).start()
         while not self._up.wait(0.1):  # wakes up for an interrupt on Windows too
             pass

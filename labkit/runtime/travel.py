@@ -45,6 +45,21 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         {CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
     )
 
+    def reducer_override(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")  # no tensor can be there before torch is
+        if torch is not None and type(value) is torch.Tensor and _is_small_view(value, torch):
+            # A tensor travels with its whole storage: a row of a large one with all other rows.
+            alone = value.detach().clone().requires_grad_(value.requires_grad)
+            return alone.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
+        return super().reducer_override(value)
+
+
+def _is_small_view(tensor: Any, torch: Any) -> bool:
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+        return False
+    held: int = tensor.untyped_storage().nbytes()
+    return held > 4096 and held >= 2 * tensor.numel() * tensor.element_size()
+
 
 def _dumps(value: Any) -> bytes:
     with io.BytesIO() as file:

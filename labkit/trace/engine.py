@@ -29,6 +29,7 @@ import numpy as np
 from labkit.trace.events import Group, Trace
 from labkit.trace.graph import Code, Graph
 from labkit.trace.hardware import Cluster
+from labkit.trace.whatif import Factors, Pick, factors
 from labkit.trace.work import durations
 
 if TYPE_CHECKING:
@@ -41,11 +42,15 @@ _MESSAGE, _COLLECTIVE, _HOLD = int(Code.MESSAGE), int(Code.COLLECTIVE), int(Code
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """When each row of a trace starts, ends and is done. Seconds; `done` is NaN where none is."""
+    """When each row of a trace starts, ends and is done. Seconds; `done` is NaN where none is.
+
+    `left` is of each message of the graph: when it got its link.
+    """
 
     start: NDArray[np.float64]
     end: NDArray[np.float64]
     done: NDArray[np.float64]
+    left: NDArray[np.float64]
 
     @property
     def makespan(self) -> float:
@@ -62,6 +67,7 @@ def retime(
     efficiency: float | None = None,
     dtype: str | None = None,
     without_flops: float = 0.0,
+    scale: Mapping[Pick | str, float] | None = None,
 ) -> Trace:
     """The graph's trace on `cluster`; parameters and errors as `Trace.retime` says."""
     if not isinstance(cluster, Cluster):
@@ -70,13 +76,17 @@ def retime(
             f"(CLUSTERS['H100'])"
         )
     work, words = durations(graph, compute, cluster.device, efficiency, dtype, without_flops)
-    times = evaluate(graph, work, cluster, group_size)
+    scaled = factors(graph, scale) if scale else None
+    times = evaluate(graph, work, cluster, group_size, scaled)
     old = graph.trace
     notes = [f"on {cluster}", words, "links are not shared between groups"]
     notes += [f"group {name} counted as {n} ranks" for name, n in (group_size or {}).items()]
+    notes += [f"what if {words}" for words in (scaled.words if scaled else ())]
     about = replace(old.about, clock="modelled", error=0.0, cores=0, note="; ".join(notes))
     columns = {**old.columns, "start": times.start, "end": times.end, "done": times.done}
-    return Trace(columns, old.strings, old.groups, old.tags, about)
+    result = Trace(columns, old.strings, old.groups, old.tags, about)
+    result.__dict__["_left"] = times.left  # for the critical path; no column holds it
+    return result
 
 
 def evaluate(
@@ -84,18 +94,26 @@ def evaluate(
     work: NDArray[np.float64],
     cluster: Cluster,
     group_size: Mapping[str, int] | None = None,
+    scaled: Factors | None = None,
 ) -> Times:
     """When everything happens if the rows of ``graph.main`` take `work` seconds each.
+
+    `scaled` says which rows, messages and collectives take another multiple of their time.
 
     Raises
     ------
     ValueError : no group is called so, or a group would have no rank
     """
+    if scaled is not None:
+        work = work * scaled.work
     begin, end = _offsets(graph, work)
     post = begin[graph.at] + graph.share * work[graph.at] if len(graph.ops) else np.zeros(0)
     occupied, latency, lasts = _costs(graph, cluster, group_size or {})
-    base, arrived = _follow(graph, begin, work, post, occupied, latency, lasts)
-    return _times(graph, base, arrived, begin, end, post)
+    if scaled is not None:
+        occupied, latency = occupied * scaled.messages, latency * scaled.messages
+        lasts = lasts * scaled.collectives
+    base, arrived, left = _follow(graph, begin, work, post, occupied, latency, lasts)
+    return _times(graph, base, arrived, left, begin, end, post)
 
 
 def _offsets(
@@ -170,8 +188,8 @@ def _follow(
     occupied: NDArray[np.float64],
     latency: NDArray[np.float64],
     lasts: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Run the program: when each segment begins, and the time in each slot."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Run the program: when each segment begins, the time in each slot, when messages leave."""
     posts: list[float] = post.tolist()
     held: list[float] = begin[graph.holds].tolist()
     after: list[float] = work[graph.holds].tolist()
@@ -180,6 +198,7 @@ def _follow(
     base = [0.0] * graph.segments
     value = [0.0] * (graph.slots + 1)  # the last one: what comes before the first
     free = [0.0] * (messages + 1)
+    left = [0.0] * messages
     for code, slot, segment, which, last in graph.program:
         if code == _HOLD:
             t = base[segment] + held[slot]
@@ -198,25 +217,27 @@ def _follow(
             t = base[segment] + posts[which]
             if free[last] > t:
                 t = free[last]
+            left[slot] = t
             t += taken[slot]
             free[slot] = t
             value[slot] = t + late[slot]
         else:
             value[slot] = base[segment] + posts[which]
-    return np.array(base), np.array(value[:-1])
+    return np.array(base), np.array(value[:-1]), np.array(left)
 
 
 def _times(
     graph: Graph,
     base: NDArray[np.float64],
     value: NDArray[np.float64],
+    left: NDArray[np.float64],
     begin: NDArray[np.float64],
     end: NDArray[np.float64],
     post: NDArray[np.float64],
 ) -> Times:
     """The times of all rows, from those of segments and slots."""
     n = len(graph.trace)
-    times = Times(np.zeros(n), np.zeros(n), np.full(n, np.nan))
+    times = Times(np.zeros(n), np.zeros(n), np.full(n, np.nan), left)
     start, stop, done = times.start, times.end, times.done
     if not len(graph.main):
         return times

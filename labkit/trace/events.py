@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from labkit.trace.graph import Graph
     from labkit.trace.hardware import Cluster
+    from labkit.trace.whatif import Pick
 
 KINDS = ("compute", "span", "send", "recv", "collective", "wait", "join", "memory", "wire")
 OPERATIONS = ("send", "recv", "collective")
@@ -261,8 +262,8 @@ class Trace:
             found = {0: whole}
         return tuple(Step(i, MappingProxyType(found[i])) for i in sorted(found))
 
-    def step(self, index: int) -> Trace:
-        """The part of this trace that belongs to step `index`: rows that start in [start, end).
+    def find_step(self, index: int) -> Step:
+        """Step `index`: when each rank ran it.
 
         Raises
         ------
@@ -272,6 +273,16 @@ class Trace:
         if step is None:
             known = ", ".join(str(s.index) for s in self.steps) or "none"
             raise KeyError(f"no step {index} in this trace (steps: {known})")
+        return step
+
+    def step(self, index: int) -> Trace:
+        """The part of this trace that belongs to step `index`: rows that start in [start, end).
+
+        Raises
+        ------
+        KeyError : there is no such step
+        """
+        step = self.find_step(index)
         c = self.columns
         keep = np.zeros(len(self), bool)
         for rank, (start, end) in step.spans.items():
@@ -303,6 +314,39 @@ class Trace:
 
         return summarise(self, step)
 
+    def critical_path(self, step: int | None = None) -> Any:
+        """What the time consists of, as a `critical.CriticalPath` (`.segments`, `.by_name`).
+
+        Parameters
+        ----------
+        step : of this step alone; None: of the whole trace
+        """
+        from labkit.trace.critical import critical_path
+
+        return critical_path(self, step)
+
+    def gap(self, happened: Trace, step: int | None = None) -> Any:
+        """This trace as a prediction of `happened`, as a `gap.Gap`; its `.sentence` tells it.
+
+        Parameters
+        ----------
+        step : of this step alone; None: of all that both traces have
+        """
+        from labkit.trace.gap import gap
+
+        return gap(self, happened, step)
+
+    def bubble(self, step: int | None = None) -> Any:
+        """How long ranks stood idle beside the busiest one, as a `bubble.Bubble`.
+
+        Parameters
+        ----------
+        step : of this step alone; None: of all steps together
+        """
+        from labkit.trace.bubble import bubble
+
+        return bubble(self, step)
+
     @cached_property
     def _graph(self) -> Graph:
         from labkit.trace.graph import compile_graph
@@ -318,6 +362,7 @@ class Trace:
         efficiency: float | None = None,
         dtype: str | None = None,
         without_flops: float = 0.0,
+        scale: Mapping[Pick | str, float] | None = None,
     ) -> Trace:
         """The same events on a cluster of one's choice, on the clock "modelled".
 
@@ -334,6 +379,7 @@ class Trace:
         efficiency : share of the device's peak; None: that of its best measured matrix product
         dtype : whose peak; None: bfloat16, or else the first that the device knows
         without_flops : with "flops", what counts none takes so many times its CPU time
+        scale : what takes how many times as long, by name or `whatif.Pick`: {"backward": 0.5}
 
         Raises
         ------
@@ -345,10 +391,36 @@ class Trace:
 
         result = retime(
             self._graph, cluster, compute, group_size=group_size, efficiency=efficiency,
-            dtype=dtype, without_flops=without_flops,
+            dtype=dtype, without_flops=without_flops, scale=scale,
         )  # fmt: skip
         result.__dict__["_graph"] = self._graph  # its rows are the same, and so is their order
         return result
+
+    def what_if(
+        self,
+        cluster: Cluster,
+        scale: Mapping[Pick | str, float],
+        compute: str = "flops",
+        **options: Any,
+    ) -> Any:
+        """The trace retimed as it is and with `scale`, as a `whatif.WhatIf`: what it gains.
+
+        Parameters
+        ----------
+        scale : how many times as long what is picked takes: {Pick("backward", rank=1): 0.5}
+        compute, options : as `retime` takes them
+        """
+        from labkit.trace.whatif import what_if
+
+        return what_if(self, cluster, scale, compute, **options)
+
+    def sensitivity(
+        self, cluster: Cluster, compute: str = "flops", factor: float = 0.5, **options: Any
+    ) -> Any:
+        """What a step gains if one thing at a time takes `factor` × as long, largest gain first."""
+        from labkit.trace.whatif import sensitivity
+
+        return sensitivity(self, cluster, compute, factor, **options)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trace to one file (`files.save`)."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -208,6 +208,22 @@ class Cluster:
         last = len(self.links) - 1
         levels = sorted({min(found, last) for found in level.tolist()}) if len(at) > 1 else []
         return tuple(self.links[found] for found in levels)
+
+    def scaled(self, latency: float = 1.0, bandwidth: float = 1.0) -> Cluster:
+        """The same cluster with so many times the latency and the bandwidth on every link.
+
+        Raises
+        ------
+        ValueError : what comes out is no link
+        """
+        links = [
+            replace(
+                link, latency=link.latency * latency, base=link.base * latency,
+                bandwidth=link.bandwidth * bandwidth,
+            )
+            for link in self.links
+        ]  # fmt: skip
+        return Cluster(self.device, links, self.per_node, self.per_pod, self.name)
 
     def collective(
         self,

@@ -7,7 +7,7 @@ same, after that), *unsplit* (the same, and the trace does not say when the othe
 what computation did not hide. A collective has arrived when its last rank has issued it, a message
 when both ends have, a join when all operations that it waits for have.
 
-Bytes are in `traffic`.
+The bubble is in `bubble`, bytes are in `traffic`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.trace.arrivals import arrivals
+from labkit.trace.bubble import Bubble, bubble, steps_table
 from labkit.trace.events import BLOCKING, KINDS, About, Step, Trace
 from labkit.trace.tables import Table, html, plain, size, time
 from labkit.trace.traffic import Traffic, Wire, traffic, wire
@@ -27,7 +28,7 @@ from labkit.trace.traffic import Traffic, Wire, traffic, wire
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["RankTime", "Summary", "rank_times", "summarise"]
+__all__ = ["RankTime", "Summary", "rank_times", "step_times", "summarise"]
 
 Interval = tuple[float, float]
 
@@ -60,6 +61,7 @@ class Summary:
     about: About
     steps: tuple[tuple[int, float], ...]
     times: tuple[RankTime, ...]
+    bubble: Bubble
     traffic: tuple[Traffic, ...]
     wire: tuple[Wire, ...] | None
 
@@ -114,7 +116,7 @@ class Summary:
             ("rank", "sent", "received"),
             [(str(w.rank), size(w.sent), size(w.received)) for w in self.wire or ()],
         )
-        return [steps, times, moved, counted]
+        return [steps, times, steps_table(self.bubble), moved, counted]
 
 
 def summarise(trace: Trace, step: int | None = None) -> Summary:
@@ -133,6 +135,7 @@ def summarise(trace: Trace, step: int | None = None) -> Summary:
         trace.about,
         tuple((s.index, s.duration) for s in steps),
         rank_times(trace, steps),
+        bubble(trace, step),
         traffic(part),
         wire(trace, None if step is None else steps[0]),
     )
@@ -144,16 +147,24 @@ def rank_times(trace: Trace, steps: Sequence[Step] | None = None) -> tuple[RankT
     `elapsed` is the sum of the rank's own steps, from its start of each to its end. A rank without
     rows is left out.
     """
+    sums = {rank: np.zeros(6) for rank in sorted(set(trace.columns["rank"].tolist()))}
+    for times in step_times(trace, trace.steps if steps is None else steps):
+        for t in times:
+            sums[t.rank] += (t.elapsed, t.busy, t.skew, t.transfer, t.unsplit, t.idle)
+    return tuple(RankTime(rank, *parts.tolist()) for rank, parts in sums.items())
+
+
+def step_times(trace: Trace, steps: Sequence[Step]) -> tuple[tuple[RankTime, ...], ...]:
+    """Of each of `steps`, where the time of the ranks that ran it went."""
     c = trace.columns
     arrived = arrivals(trace)
     kinds = c["kind"]
     main = c["thread"] == 0
     computing = main & (kinds == KINDS.index("compute"))
     standing = main & np.isin(kinds, [KINDS.index(kind) for kind in BLOCKING])
-    found = []
+    layers: dict[int, list[NDArray[Any]]] = {}
     edges = [0, *(np.flatnonzero(np.diff(c["rank"])) + 1).tolist(), len(trace)]
     for first, beyond in zip(edges, edges[1:] if len(trace) else [], strict=False):
-        rank = int(c["rank"][first])
         rows = first + np.flatnonzero(computing[first:beyond])
         busy = np.stack([c["start"][rows], c["end"][rows]])
         rows = first + np.flatnonzero(standing[first:beyond])
@@ -163,20 +174,24 @@ def rank_times(trace: Trace, steps: Sequence[Step] | None = None) -> tuple[RankT
         skew = np.stack([start, split])[:, known]
         transfer = np.stack([split, end])[:, known]
         unsplit = np.stack([start, end])[:, ~known]
-        parts = np.zeros(5)
-        elapsed = 0.0
-        for step in trace.steps if steps is None else steps:
-            if rank not in step.spans:
-                continue
-            window = step.spans[rank]
-            elapsed += window[1] - window[0]
-            # Each part is what it covers beyond the parts before it: no moment counts twice.
-            layers = [busy, skew, transfer, unsplit]
-            covered = [_length(layers[: i + 1], window) for i in range(4)]
-            shares = np.diff([0.0, *covered, window[1] - window[0]])
-            parts += np.maximum(shares, 0.0)  # rounding may leave a hair less than nothing
-        found.append(RankTime(rank, elapsed, *parts.tolist()))
-    return tuple(sorted(found, key=lambda row: row.rank))
+        layers[int(c["rank"][first])] = [busy, skew, transfer, unsplit]
+    return tuple(
+        tuple(
+            _split(rank, layers[rank], window)
+            for rank, window in sorted(step.spans.items())
+            if rank in layers
+        )
+        for step in steps
+    )
+
+
+def _split(rank: int, layers: Sequence[NDArray[Any]], window: Interval) -> RankTime:
+    # Each part is what it covers beyond the parts before it: no moment counts twice.
+    elapsed = window[1] - window[0]
+    covered = [_length(layers[: i + 1], window) for i in range(4)]
+    # Rounding may leave a hair less than nothing.
+    parts = np.maximum(np.diff([0.0, *covered, elapsed]), 0.0)
+    return RankTime(rank, elapsed, *parts.tolist())
 
 
 def _length(layers: Sequence[NDArray[Any]], window: Interval) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Table", "html", "plain", "size", "time"]
+__all__ = ["Table", "brief", "html", "plain", "size", "time"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,22 @@ def html(table: Table) -> str:
 def time(value: float, unit: str = "s") -> str:
     """Seconds in milliseconds; other units as they are."""
     return f"{value * 1e3:,.2f} ms" if unit == "s" else f"{value:,.6g} {unit}"
+
+
+def brief(value: float, unit: str = "s") -> str:
+    """A time as a sentence tells it: three figures, in the unit that suits it."""
+    if unit != "s":
+        return f"{value:.3g} {unit}"
+    for scale, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")):
+        # 999.6 ms would be told as 1e+03 ms.
+        if abs(value) >= 0.9995 * scale:
+            return f"{value / scale:.{_places(value / scale)}f} {name}"
+    return "0 s" if not value else f"{value:.3g} s"
+
+
+def _places(value: float) -> int:
+    """Decimals that show three figures of a number from 1 up."""
+    return max(0, 2 - math.floor(math.log10(max(abs(value), 1.0))))
 
 
 def size(value: float) -> str:

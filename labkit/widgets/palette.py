@@ -17,12 +17,13 @@ class Style:
 
     Parameters
     ----------
-    key : the word in the legend
+    key : its name
     colour : fill, as ``#rrggbb``
     ink : colour of the text on the fill, at least 4.5:1 against it
     letter : short label for bars that have no room for a name
     hatch : "", or one of ``/ \\ x . -``
     dark : fill on a dark page, under white text; "": the same fill and ink
+    said : what the legend says; "": the key
     """
 
     key: str
@@ -31,6 +32,11 @@ class Style:
     letter: str = ""
     hatch: str = ""
     dark: str = ""
+    said: str = ""
+
+    @property
+    def words(self) -> str:
+        return self.said or self.key
 
 
 STYLES = (
@@ -43,10 +49,11 @@ STYLES = (
     Style("send", "#0072b2", ink="#ffffff", letter="S"),
     Style("receive", "#a6cee3", letter="R", hatch="."),
     Style("collective", "#cc79a7", letter="C"),
-    Style("wait", "#f2f2f2", hatch="/", dark="#3a3a3a"),
-    Style("call", "#f2f2f2", hatch=".", dark="#3a3a3a"),
-    Style("join", "#f2f2f2", letter="J", hatch="x", dark="#3a3a3a"),
+    Style("skew", "#f2f2f2", hatch="/", dark="#3a3a3a", said="skew: waits for a rank"),
+    Style("transfer", "#e4d6e0", hatch=".", dark="#4c3b47", said="transfer: waits for bytes"),
+    Style("unsplit", "#f2f2f2", hatch="x", dark="#3a3a3a", said="stands still, for either"),
 )
+STANDING = ("skew", "transfer", "unsplit")  # keys
 INDEX = {style.key: i for i, style in enumerate(STYLES)}
 OTHER = INDEX["other compute"]
 

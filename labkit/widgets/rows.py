@@ -10,6 +10,8 @@ import numpy as np
 from labkit.widgets.picture import COMMUNICATION, COMPUTE, SPANS
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from labkit.widgets.picture import Picture
 
 
@@ -20,7 +22,7 @@ class Row:
     top: float
     compute: float  # height of the compute lane
     each: float  # height of one communication lane
-    number: int  # of them
+    number: int  # of them; a rank without operations has none
 
     def lane(self, number: int) -> tuple[float, float]:
         """Top and height of a lane."""
@@ -37,15 +39,28 @@ class Row:
         return self.lane(COMMUNICATION + self.number)[0]
 
 
-def rows_of(picture: Picture, ranks: int) -> list[Row]:
-    """Where each rank is drawn: roomy for a few ranks, tight for many."""
-    at_once = np.ones(ranks, int)
+def at_once(picture: Picture, ranks: int) -> NDArray[np.int64]:
+    """By rank, how many communication lanes are in use."""
+    used = np.zeros(ranks, np.int64)
     for lane in picture.lanes:
-        at_once[lane.rank] = max(at_once[lane.rank], lane.number - COMMUNICATION + 1)
+        used[lane.rank] = max(used[lane.rank], lane.number - COMMUNICATION + 1)
+    return used
+
+
+def rows_of(picture: Picture, ranks: int, least: NDArray[np.int64] | None = None) -> list[Row]:
+    """Where each rank is drawn: roomy for a few ranks, tight for many.
+
+    Parameters
+    ----------
+    least : communication lanes that each rank keeps free, so that nothing jumps while times change
+    """
+    lanes = at_once(picture, ranks)
+    if least is not None:
+        lanes = np.maximum(lanes, least)
     compute = 24.0 if ranks <= 8 else 14.0 if ranks <= 32 else 8.0
     rows, top = [], 0.0
-    for number in at_once.tolist():
-        roomy = 18.0 if number == 1 else 14.0 if number == 2 else 12.0
+    for number in lanes.tolist():
+        roomy = 18.0 if number <= 1 else 14.0 if number == 2 else 12.0
         rows.append(Row(top, compute, roomy if ranks <= 8 else min(roomy, compute / 2), number))
         top = rows[-1].bottom + (12.0 if ranks <= 8 else 5.0)
     return rows

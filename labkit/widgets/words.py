@@ -24,6 +24,12 @@ def scale_of(unit: str, span: float) -> tuple[float, str]:
     return next((factor, word) for least, factor, word in factors if span >= least)
 
 
+def in_time(value: float, unit: str, digits: int = 3) -> str:
+    """A time as people say it: ``144 ms``."""
+    factor, word = scale_of(unit, abs(value))
+    return f"{float(f'{value * factor:.{digits}g}'):g} {word}".strip()
+
+
 def clock_note(about: About) -> str:
     """What has to be said beside the clock's word."""
     notes = []
@@ -36,3 +42,8 @@ def clock_note(about: About) -> str:
     if about.note:
         notes.append(about.note)
     return "; ".join(notes)
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 step``, ``2,000 steps``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

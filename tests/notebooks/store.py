@@ -6,7 +6,9 @@ not, so that a second run changes nothing that did not change.
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -41,7 +43,8 @@ def store(path: Path) -> None:
         coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
     )
-    client.execute()
+    with tempfile.TemporaryDirectory() as home:  # nobody has done anything yet
+        client.execute(env={**os.environ, "LABKIT_HOME": home})
     clean(notebook)
     nbformat.write(notebook, path)
 

@@ -26,7 +26,11 @@ HEIGHT = {
 }  # fmt: skip
 
 # Rich displays: these draw themselves when they are called, and not before.
-DISPLAYS = {("labkit/trace/events.py", "widgets")}
+DISPLAYS = {
+    ("labkit/trace/events.py", "widgets"),
+    ("labkit/practice/ledger.py", "widgets"),
+    ("labkit/practice/predict.py", "widgets"),
+}
 
 MAY_A_TECHNIQUE = {"labkit.trace", "labkit.trace.span", "labkit.techniques.shards"}
 

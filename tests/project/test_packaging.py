@@ -46,6 +46,7 @@ def test_the_wheel_holds_every_file_of_labkit_and_nothing_else(wheel: zipfile.Zi
     assert held == expected
     shown = {"timeline.js", "timeline.css", "front/painter.js"}
     assert {"labkit/py.typed", *(f"labkit/widgets/{name}" for name in shown)} <= held
+    assert "labkit/practice/predictions/00_start_here.toml" in held
 
 
 def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:

@@ -501,8 +501,8 @@ def test_on_one_core_a_paced_run_is_within_15_percent_of_the_model() -> None:
             )
             assert told.returncode == 0, told.stderr
             for name, row in json.loads(told.stdout.splitlines()[-1]).items():
-                # The model is the formula, to what a collective's wait takes between steps.
-                assert median(row["model"]) == pytest.approx(row["formula"], rel=1e-6)
+                # A span's seconds lie where the run put them: mostly, but not all, before a send.
+                assert median(row["model"]) == pytest.approx(row["formula"], rel=0.01)
                 found[name] = median(row["paced"]) / row["formula"] - 1
         if all(abs(error) < 0.15 for error in found.values()):
             break

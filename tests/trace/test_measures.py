@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from labkit.trace import Step
 from labkit.trace.measures import RankTime, rank_times, summarise
+from tests.trace.programs import cluster, pipeline
 
 
 def compute(rank: int, start: float, end: float) -> dict[str, Any]:
@@ -185,8 +186,12 @@ class Cells(HTMLParser):
 def test_the_table_names_its_columns_and_rows_for_a_screen_reader(make: Any) -> None:
     cells = Cells(summarise(make(LATE, clock="modelled", unit="F"))._repr_html_()).found
     captions = [text for tag, _, text in cells if tag == "caption"]
-    assert captions == ["Step time, modelled", "Time by rank", "Bytes by operation and rank",
-                        "On the wire, all operations: not recorded"]  # fmt: skip
+    assert captions == [
+        "Step time, modelled", "Time by rank",
+        "Bubble, modelled: span − ideal, the busiest rank's compute",
+        "Bytes by operation and rank", "On the wire, all operations: not recorded",
+    ]  # fmt: skip
+    assert {"of the total (÷ span)", "of the ideal (÷ ideal)"} <= {text for _, _, text in cells}
     heads = [attrs["scope"] for tag, attrs, _ in cells if tag == "th"]
     assert set(heads) == {"col", "row"}
     assert ("th", {"scope": "row"}, "all_reduce") in cells
@@ -211,3 +216,26 @@ def test_no_share_of_a_step_is_below_zero(make: Any) -> None:
     rows = [step(0, 0, 0.3), compute(0, 0, 0.1), compute(0, 0.1, 0.1 + 0.2), step(1, 0, 0.3)]
     assert [row.idle >= 0 for row in rank_times(make(rows))] == [True, True]
     assert "-0" not in str(summarise(make(rows)))
+
+
+@pytest.mark.parametrize("clock", ["measured", "paced", "modelled"])
+def test_measures_do_not_depend_on_the_clock(make: Any, clock: str) -> None:
+    ours = summarise(make(LATE, clock=clock))
+    theirs = summarise(make(LATE))
+    assert (ours.times, ours.steps, ours.traffic) == (theirs.times, theirs.steps, theirs.traffic)
+    assert ours.bubble.steps == theirs.bubble.steps
+    assert f"Step time, {clock}" in str(ours)
+    assert f"{clock}, steps=1" in repr(ours)
+
+
+def test_a_retimed_pipeline_waits_as_the_formula_says() -> None:
+    p, m, c = 4, 8, 0.5
+    times = rank_times(pipeline("GPipe", p, m, 1, 2).retime(cluster(c), "cpu"))
+    # The first rank ends last, and stands for all others' turn and for 2(p−1) messages.
+    assert times[0].elapsed == (m + p - 1) * 3 + 2 * (p - 1) * c
+    for rank, t in enumerate(times):
+        assert t.busy == m * 3
+        assert t.exposed + t.busy == t.elapsed
+        assert t.transfer <= 2 * m * c
+        assert (t.idle, t.unsplit) == (0, 0)
+        assert t.elapsed == times[0].elapsed - rank * (2 + c)

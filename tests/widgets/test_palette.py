@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.widgets.palette import INDEX, OTHER, STYLES, of_compute
+from labkit.widgets.palette import INDEX, OTHER, STANDING, STYLES, of_compute
 
 
 def luminance(colour: str) -> float:
@@ -30,9 +30,7 @@ def test_text_on_every_fill_can_be_read(style) -> None:
 
 
 def test_grey_is_never_the_brightest_on_a_dark_page() -> None:
-    grey = [
-        style.dark for style in STYLES if style.key in ("other compute", "wait", "call", "join")
-    ]
+    grey = [style.dark for style in STYLES if style.key in ("other compute", *STANDING)]
     assert all(luminance(dark) < luminance("#808080") for dark in grey)
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.trace import Group, Trace
-from labkit.widgets.palette import STYLES
+from labkit.trace import CLUSTERS, Group, Trace
+from labkit.widgets.palette import STANDING, STYLES
 from labkit.widgets.picture import (
     COMMUNICATION,
     COMPUTE,
@@ -19,6 +19,7 @@ from labkit.widgets.picture import (
     Picture,
     build,
 )
+from labkit.widgets.sketch import sketch
 from tests.widgets.traces import data_parallel, pipeline, trace_of
 
 PAIR = Group("0", "default_pg", (0, 1))
@@ -46,9 +47,47 @@ def test_compute_waits_and_joins_share_the_compute_lane() -> None:
         {"rank": 0, "kind": "wait", "name": "all_reduce", "start": 1, "end": 2},
         {"rank": 0, "kind": "join", "name": "backward", "start": 2, "end": 3},
     ]
-    assert bars(build(trace_of(rows)), 0, COMPUTE) == [
-        ("forward", 0, 1), ("wait", 1, 2), ("join", 2, 3),
+    picture = build(trace_of(rows))
+    assert bars(picture, 0, COMPUTE) == [
+        ("forward", 0, 1), ("unsplit", 1, 2), ("unsplit", 2, 3),
     ]  # fmt: skip
+    assert {("wait", ""), ("join", "")} <= set(picture.labels)
+
+
+def test_a_wait_is_skew_until_the_last_rank_is_there_and_then_transfer() -> None:
+    wait = {"kind": "wait", "name": "all_reduce", "op": 0}
+    rows = [
+        collective(0, 0, 8, seq=0, op=0),
+        collective(1, 5, 8, seq=0, op=0),
+        wait | {"rank": 0, "start": 1, "end": 8},
+        wait | {"rank": 1, "start": 6, "end": 8},
+    ]
+    picture = build(trace_of(rows))
+    assert bars(picture, 0, COMPUTE) == [("skew", 1, 5), ("transfer", 5, 8)]
+    assert bars(picture, 1, COMPUTE) == [("transfer", 6, 8)]  # it came last
+    assert {("wait: skew", "skew"), ("wait: transfer", "transfer")} <= set(picture.labels)
+
+
+def test_a_blocking_call_is_split_in_the_same_way() -> None:
+    rows = [collective(0, 0, 9, end=9, seq=0, op=0), collective(1, 9, 9, end=9, seq=0, op=0)]
+    picture = build(trace_of(rows))
+    assert bars(picture, 0, COMPUTE) == [("skew", 0, 9)]  # no transfer was left
+    assert ("in all_reduce: skew", "skew") in picture.labels
+
+
+def test_a_wait_of_no_length_is_one_bar() -> None:
+    wait = {"kind": "wait", "name": "all_reduce", "op": 0, "start": 3, "end": 3}
+    rows = [collective(rank, 0, 3, seq=0, op=0) for rank in (0, 1)]
+    picture = build(trace_of([*rows, *(wait | {"rank": rank} for rank in (0, 1))]))
+    assert bars(picture, 0, COMPUTE) == [("transfer", 3, 3)]
+
+
+def test_a_retiming_is_laid_out_from_the_sketch_of_its_trace() -> None:
+    trace = data_parallel()
+    modelled = trace.retime(CLUSTERS["H100"], "cpu")
+    once, again = build(modelled, sketch(trace)), build(modelled)
+    for name in once.bars:
+        assert once.bars[name].tolist() == again.bars[name].tolist()
 
 
 def test_an_operation_lasts_until_it_is_done_not_until_its_call_returns() -> None:
@@ -65,7 +104,7 @@ def test_an_operation_whose_end_was_never_seen_ends_with_its_call() -> None:
 def test_a_rank_stands_in_a_call_until_it_returns() -> None:
     rows = [collective(0, 1, 5, end=4), collective(0, 6, 9), collective(0, 6, 9, end=7, thread=1)]
     picture = build(trace_of(rows))
-    assert bars(picture, 0, COMPUTE) == [("call", 1, 4)]
+    assert bars(picture, 0, COMPUTE) == [("unsplit", 1, 4)]
     assert ("in all_reduce", "") in picture.labels
 
 
@@ -92,6 +131,7 @@ def test_more_at_once_than_lanes_share_the_last() -> None:
     picture = build(trace_of([collective(0, 0, 9) for _ in range(MOST_AT_ONCE + 3)]))
     assert len(bars(picture, 0, COMMUNICATION + MOST_AT_ONCE - 1)) == 4
     assert picture.lanes[-1].number == COMMUNICATION + MOST_AT_ONCE - 1
+    assert picture.crowded == 3
 
 
 def test_reach_is_the_latest_end_so_far() -> None:
@@ -203,7 +243,7 @@ def test_labels_say_bytes_and_micro_batches() -> None:
 @pytest.mark.parametrize("trace", [data_parallel(), pipeline()], ids=["data parallel", "pipeline"])
 def test_the_compute_lane_adds_up_to_what_is_measured_as_busy_and_exposed(trace: Trace) -> None:
     picture = build(trace)
-    still = [i for i, style in enumerate(STYLES) if style.key in ("wait", "call", "join")]
+    still = [i for i, style in enumerate(STYLES) if style.key in STANDING]
     for measured in trace.summary().times:
         mine = (picture.bars["rank"] == measured.rank) & (picture.bars["lane"] == COMPUTE)
         lasts = picture.bars["end"] - picture.bars["start"]

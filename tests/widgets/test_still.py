@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from labkit.trace import Trace
+from labkit.widgets.panel import Panel
 from labkit.widgets.picture import build
 from labkit.widgets.rows import rows_of
 from labkit.widgets.still import WIDTH, draw
@@ -18,7 +19,8 @@ from tests.widgets.traces import data_parallel, many, pipeline, trace_of
 def image(trace: Trace, step: int | None = None, title: str = "") -> np.ndarray[Any, Any]:
     """The drawing, as (height, width, 3)."""
     picture = build(trace)
-    png = draw(picture, trace.about, title, window(trace, picture, step), trace.steps)
+    shown = window(trace, picture, step)
+    png = draw(Panel(picture, trace.about, title, shown, trace.steps))
     return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
 
 
@@ -43,7 +45,8 @@ def test_two_drawings_are_equal_byte_for_byte() -> None:
     trace = data_parallel()
     picture = build(trace)
     shown = window(trace, picture)
-    assert draw(picture, trace.about, "", shown) == draw(picture, trace.about, "", shown)
+    panel = Panel(picture, trace.about, "", shown)
+    assert draw(panel) == draw(panel)
 
 
 def test_a_bar_is_as_long_as_its_time() -> None:

@@ -10,6 +10,8 @@ import traitlets
 
 import labkit.widgets
 from labkit.widgets import Timeline
+from labkit.widgets.ledger import LedgerTable
+from labkit.widgets.predict import Predict
 from tests.widgets.traces import data_parallel, pipeline, trace_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -73,10 +75,11 @@ def test_a_trace_draws_itself() -> None:
 def test_the_front_end_is_in_the_package_and_names_no_other_place() -> None:
     folder = Path(labkit.widgets.__file__).parent
     scripts = sorted(folder.rglob("*.js"))
-    assert len(scripts) == 8
-    for path in (*scripts, folder / "timeline.css"):
+    assert len(scripts) == 13
+    sent = "".join(w._esm for w in (Timeline, Predict, LedgerTable))
+    for path in (*scripts, *folder.rglob("*.css")):
         text = path.read_text(encoding="utf-8")
-        assert text in Timeline._esm or path.suffix == ".css"
+        assert text in sent or path.suffix == ".css"
         for foreign in ("http", "import ", "import(", "innerHTML", "insertAdjacentHTML"):
             assert foreign not in text, (path.name, foreign)
 

@@ -1,6 +1,6 @@
-// The events: the bytes that buffer.py packs, read without a copy, and what is known of each.
+// The events: the bytes that buffer.py packs, and what is known of each.
 
-/** The header and typed arrays over the packed bytes; nothing is copied. */
+/** Header and columns of packed bytes; the columns are typed arrays over them, not copies. */
 function unpack(view) {
   let { buffer, byteOffset, byteLength } = view;
   if (byteOffset % 8) { // typed arrays need their alignment
@@ -9,13 +9,28 @@ function unpack(view) {
   }
   const length = new DataView(buffer, byteOffset, 4).getUint32(0, true);
   const text = new TextDecoder().decode(new Uint8Array(buffer, byteOffset + 4, length));
-  const data = JSON.parse(text);
+  const { columns, ...header } = JSON.parse(text);
   const base = byteOffset + 4 + length;
-  for (const [name, [kind, offset, count]] of Object.entries(data.columns)) {
+  const arrays = {};
+  for (const [name, [kind, offset, count]] of Object.entries(columns)) {
     const Column = kind === "f8" ? Float64Array : Int32Array;
-    data[name] = new Column(buffer, base + offset, count);
+    arrays[name] = new Column(buffer, base + offset, count);
   }
-  data.size = data.start.length;
+  return { header, arrays };
+}
+
+/** One array a field and one element a bar, from a trace's `rows` and where its bars lie. */
+function assemble(rows, bars) {
+  const { row, start, end } = bars.arrays;
+  const data = { ...rows.header, ...bars.header, ...bars.arrays, size: row.length };
+  for (const [name, column] of Object.entries(rows.arrays)) {
+    const mine = (data[name] = new column.constructor(row.length));
+    for (let i = 0; i < row.length; i++) mine[i] = column[row[i]];
+  }
+  data.reach = end.slice(); // the latest end so far in the lane
+  for (const [, , first, stop] of data.lanes) {
+    for (let i = first + 1; i < stop; i++) data.reach[i] = Math.max(data.reach[i], data.reach[i - 1]);
+  }
   return data;
 }
 
@@ -29,6 +44,16 @@ function lowerBound(column, wanted, first, stop) {
   return first;
 }
 
+/** What a rank that stands still stands for. */
+function standing(data, i) {
+  const what = {
+    skew: "another rank to arrive (skew)",
+    transfer: "bytes, all ranks are there (transfer)",
+    unsplit: "a rank or bytes: when the others arrived is not known",
+  }[data.styles[data.style[i]].key];
+  return what ? [["waits for", what]] : [];
+}
+
 /** What is known of event `i`, as [term, value] pairs; `origin` is the time called zero. */
 function facts(data, i, origin) {
   const { unit } = data.about;
@@ -40,6 +65,7 @@ function facts(data, i, origin) {
     ["rank", String(data.rank[i])],
     ["name", text(data.name[i]) || kind],
     ["kind", call ? "call" : kind],
+    ...standing(data, i),
     ["start", inTime(data.start[i] - origin, unit)],
     ["duration", inTime(data.end[i] - data.start[i], unit)],
   ];

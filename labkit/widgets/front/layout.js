@@ -4,14 +4,23 @@ const SPANS = 0, COMPUTE = 1, COMMUNICATION = 2; // lanes, as in picture.py
 const AXIS = 26, RIGHT = 10, SEEN_AT_MOST = 520; // pixels
 
 class Layout {
-  constructor(data) {
+  constructor(data, aligned = false) {
+    this.width = 0;
+    this.top = 0; // pixels scrolled down
+    this.around = null; // limits, from the origin, that another picture beside this one asks for
+    this.aligned = aligned; // count from the first step's start, as the picture beside this one does
+    this.step = null;
+    this.take(data);
+    this.choose(null, false);
+  }
+
+  /** Other times for the same rows; the window stays until `choose`. */
+  take(data) {
     this.data = data;
     this.above = data.steps.length > 1 ? 17 : 4; // room for the steps' numbers
+    if (data.boxes.length) this.above = 17; // and for the prediction's word
     this.content = this.above + (data.rows.at(-1)?.bottom ?? 0) + 10;
     this.height = AXIS + Math.min(this.content, SEEN_AT_MOST);
-    this.top = 0; // pixels scrolled down
-    this.width = 0;
-    this.choose(null, false);
   }
 
   fit(width) {
@@ -22,22 +31,39 @@ class Layout {
 
   /** Step `number`, or all steps, or the whole run; the axis then counts from the step's start. */
   choose(number, whole) {
-    const { steps, home, extent } = this.data;
+    const { steps, home, extent, boxes } = this.data;
     this.step = steps.find(({ index }) => index === number) ?? null;
     this.whole = whole && !this.step;
     const spans = this.step ? Object.values(this.step.spans)
       : this.whole ? [extent] : [[home.start, home.end]];
-    const from = Math.min(...spans.map((s) => s[0])), to = Math.max(...spans.map((s) => s[1]));
+    const starts = this.aligned && !this.step && !this.whole ? Object.values(steps[0]?.spans ?? {}) : spans;
+    const from = Math.min(...(starts.length ? starts : spans).map((s) => s[0]));
+    const predicted = boxes.filter(([step]) => !this.step || step === number).map((box) => box[3]);
+    const to = Math.max(...spans.map((s) => s[1]), ...predicted);
     this.home = [from, to > from ? to + (to - from) * 0.005 : from + 1];
-    this.since = this.step ? number : this.whole ? null : home.step;
-    this.origin = this.since === null ? 0 : from;
+    this.since = this.step ? number : this.whole ? null : home.step ?? (this.aligned ? steps[0]?.index ?? null : null);
+    this.origin = this.since === null && !this.aligned ? 0 : from;
     this.show(...this.home);
   }
 
-  /** The longest window: all events, and the home. */
+  /** The window, counted from the origin. */
+  get window() {
+    return [this.from - this.origin, this.to - this.origin];
+  }
+
+  set window([from, to]) {
+    this.show(from + this.origin, to + this.origin);
+  }
+
+  /** The longest window: all events, and the home; from the origin. */
+  get own() {
+    const { home, origin, data: { extent } } = this;
+    return [Math.min(home[0], extent[0]) - origin, Math.max(home[1], extent[1]) - origin];
+  }
+
   get limits() {
-    const { home, data: { extent } } = this;
-    return [Math.min(home[0], extent[0]), Math.max(home[1], extent[1])];
+    const [low, high] = this.around ?? this.own;
+    return [low + this.origin, high + this.origin];
   }
 
   get widest() {

@@ -18,3 +18,10 @@ function grid(caption, terms, rows) {
     make("thead", {}, make("tr", {}, ...terms.map((text) => make("th", { scope: "col", text })))),
     make("tbody", {}, ...body));
 }
+
+/** Keys that a widget keeps from JupyterLab, which has commands of its own on b, x, d, arrows. */
+function guarded(event) {
+  if (event.ctrlKey || event.altKey || event.metaKey) return false;
+  if (event.key === "Escape" || event.key === "Tab") return false;
+  return !(event.key === "Enter" && event.shiftKey);
+}

@@ -5,10 +5,14 @@ const FONT = "-apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-s
 const MOST_ARROWS = 1500;
 
 class Painter {
-  constructor(data, layout) {
-    this.data = data;
+  constructor(layout) {
     this.layout = layout;
     this.widths = new Map(); // of texts, at 11 pixels
+    this.every = 1; // of so many messages one has its arrow
+  }
+
+  get data() {
+    return this.layout.data;
   }
 
   /** Take on the theme; `read` gives a colour by name. */
@@ -20,6 +24,7 @@ class Painter {
     this.line = read("line");
     this.focus = read("focus");
     const dark = isDark(this.paper);
+    this.predicted = dark ? "#ff8fc2" : "#a3004f";
     this.styles = this.data.styles.map((style) =>
       dark && style.dark ? { ...style, colour: style.dark, ink: "#ffffff" } : style);
     this.patterns = new Map();
@@ -45,6 +50,8 @@ class Painter {
     if (step) this.veil(pen, step);
     else this.steps(pen);
     this.labels(pen, labels);
+    paintPrediction(this, pen);
+    paintPath(this, pen);
     pen.restore();
     this.axis(pen);
     this.scrollbar(pen);
@@ -71,6 +78,7 @@ class Painter {
       pen.textAlign = "right";
       pen.font = `11px ${FONT}`;
       pen.fillText("compute", layout.left - 8, y + tall / 2);
+      if (!row.number) return; // no operation
       const [below] = layout.place(rank, COMMUNICATION);
       pen.fillText("communication", layout.left - 8, below + (row.number * row.each) / 2);
     });
@@ -198,8 +206,7 @@ class Painter {
     for (const [i, a, b, y, tall] of labels) {
       const size = tall >= 13 ? 11 : 9.5;
       pen.font = `11px ${FONT}`;
-      const fits = [data.long[i], data.short[i]]
-        .map((index) => data.labels[index])
+      const fits = data.labels[data.label[i]]
         .find((text) => text && (this.widthOf(pen, text) * size) / 11 <= b - a - 3);
       if (!fits) continue;
       const middle = (Math.max(a, layout.left) + Math.min(b, layout.width - RIGHT)) / 2;
@@ -253,7 +260,7 @@ class Painter {
       seen.set((rank[send] * 4096 + rank[recv]) * 2 ** 29 + (columns % 2 ** 29), line);
     }
     const lines = [...seen.values()];
-    const every = Math.ceil(lines.length / MOST_ARROWS);
+    const every = (this.every = Math.max(1, Math.ceil(lines.length / MOST_ARROWS)));
     pen.strokeStyle = pen.fillStyle = this.ink;
     pen.globalAlpha = lines.length > 150 ? 0.45 : 0.9;
     pen.lineWidth = 1;
@@ -309,52 +316,6 @@ class Painter {
       }
     }
     pen.globalAlpha = 1;
-  }
-
-  /** What follows pointer and keyboard: the two events, and those that belong with the first. */
-  overlay(canvas, hovered, focused) {
-    const pen = this.pen(canvas);
-    const { left, width, height } = this.layout;
-    const { data } = this;
-    pen.save();
-    clip(pen, left - 3, AXIS - 2, width - left + 3, height - AXIS + 2);
-    const chosen = hovered >= 0 ? hovered : focused;
-    const together = linked(data, chosen);
-    for (const i of together) if (i !== chosen) this.outline(pen, i, this.ink, 2, [4, 2]);
-    const end = (kind) => together.find((i) => data.lane[i] >= COMMUNICATION && data.kinds[data.kind[i]] === kind);
-    if (end("send") !== undefined && end("recv") !== undefined) this.message(pen, end("send"), end("recv"));
-    if (hovered >= 0) this.outline(pen, hovered, this.ink, 2, []);
-    if (focused >= 0) this.outline(pen, focused, this.focus, 3, []);
-    pen.restore();
-  }
-
-  outline(pen, i, colour, width, dash) {
-    const { layout } = this;
-    const { start, end, rank, lane } = this.data;
-    const [y, tall] = layout.place(rank[i], lane[i]);
-    const left = Math.max(layout.left - 6, layout.x(start[i]));
-    const right = Math.min(layout.width + 6, layout.x(end[i]));
-    const strokes = [[this.paper, width + 2, []], [colour, width, dash]];
-    for (const [ink, wide, pattern] of strokes) {
-      pen.strokeStyle = ink;
-      pen.lineWidth = wide;
-      pen.setLineDash(pattern);
-      pen.strokeRect(left - 1, y - 1, Math.max(3, right - left + 2), tall + 2);
-    }
-    pen.setLineDash([]);
-  }
-
-  message(pen, send, recv) {
-    const line = this.arrow(send, recv);
-    pen.strokeStyle = pen.fillStyle = this.focus;
-    pen.lineWidth = 2.5;
-    pen.beginPath();
-    pen.moveTo(line[0], line[1]);
-    pen.lineTo(line[2], line[3]);
-    pen.stroke();
-    pen.beginPath();
-    arrowHead(pen, ...line, 10);
-    pen.fill();
   }
 
   /** A square of the legend. */

@@ -14,7 +14,17 @@ function tables(data, layout) {
   const { unit } = data.about;
   const ends = [layout.from, Math.min(layout.to, data.extent[1])];
   const stretch = ends.map((time) => inTime(time - layout.origin, unit)).join(" to ");
-  return [rankTable(data, layout, found, stretch), eventTable(data, layout, found, stretch)];
+  const over = data.path.length ? [pathTable(data, layout)] : [];
+  return [rankTable(data, layout, found, stretch), ...over, eventTable(data, layout, found, stretch)];
+}
+
+function pathTable(data, layout) {
+  const { unit, clock } = data.about;
+  const rows = data.path.slice(0, IN_TABLE).map(([rank, , start, end, name, reason]) =>
+    [`rank ${rank}`, name, reason, inTime(start - layout.origin, unit), inTime(end - start, unit)]);
+  const all = plural(data.path.length, "piece");
+  const count = data.path.length > IN_TABLE ? `first ${IN_TABLE} of ${all}` : all;
+  return grid(`Critical path (${clock}): ${count}`, ["rank", "name", "reason", "start", "duration"], rows);
 }
 
 /** By rank: a chosen step, each rank's own span of it, as `Trace.summary` has it; else what is in view. */
@@ -56,7 +66,7 @@ function covered(stretches) {
 }
 
 function eventTable(data, layout, found, stretch) {
-  const terms = ["rank", "name", "kind", "start", "duration", "bytes", "partner", "where", "tags"];
+  const terms = ["rank", "name", "kind", "waits for", "start", "duration", "bytes", "partner", "where", "tags"];
   const rows = found.slice(0, IN_TABLE).map((i) => {
     const known = new Map(facts(data, i, layout.origin));
     if (known.has("where")) known.set("where", inPlace(data.strings[data.where[i]], true));

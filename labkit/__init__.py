@@ -14,9 +14,11 @@ if TYPE_CHECKING:
         RankFailed,
         Run,
         TimedOut,
+        faults,
         launch,
     )
     from labkit.trace import Trace, mark, span
+    from labkit.widgets import MemoryBar
 
 __version__ = "0.1.0"
 
@@ -28,6 +30,8 @@ _HOME = {
     "Deadlock": "labkit.runtime",
     "Mismatch": "labkit.runtime",
     "OutOfMemory": "labkit.runtime",
+    "faults": "labkit.runtime",
+    "MemoryBar": "labkit.widgets",
     "Trace": "labkit.trace",
     "mark": "labkit.trace",
     "span": "labkit.trace",
@@ -37,12 +41,14 @@ _HOME = {
 
 __all__ = [
     "Deadlock",
+    "MemoryBar",
     "Mismatch",
     "OutOfMemory",
     "RankFailed",
     "Run",
     "TimedOut",
     "Trace",
+    "faults",
     "launch",
     "ledger",
     "mark",

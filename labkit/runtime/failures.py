@@ -18,7 +18,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from labkit.runtime.budget import Overrun
     from labkit.runtime.run import Run
+    from labkit.trace.memory import Held
 
 _LABKIT = str(Path(__file__).resolve().parent.parent)
 _SAME = 3  # lines of a recursion that are shown
@@ -66,7 +68,49 @@ class Mismatch(LaunchError):
 
 
 class OutOfMemory(LaunchError):
-    """A rank holds more than the run's memory budget allows."""
+    """A rank holds more than the run's memory budget allows.
+
+    It is raised in the rank's own forward, backward or optimizer step, where it can be caught;
+    uncaught it ends the run.
+
+    Attributes
+    ----------
+    rank : the rank that is told
+    budget : bytes that each rank may hold
+    held : what the ranks held that failed so, by rank
+    traceback : that rank's traceback, with source lines
+    """
+
+    def __init__(self, overrun: Overrun, held: tuple[Held, ...] = (), traceback: str = "") -> None:
+        self.overrun = overrun
+        self.rank, self.budget = overrun.held.rank, overrun.budget
+        self.held = held or (overrun.held,)
+        self.traceback = traceback
+        parts = [str(overrun), _others(overrun.held, self.held), f"\n{traceback.rstrip()}"]
+        super().__init__("\n".join(part for part in parts if part.strip()))
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes of the told rank, by part."""
+        return self.overrun.held.parts
+
+
+def _others(told: Held, held: tuple[Held, ...]) -> str:
+    """The other ranks that are over the budget, in a line."""
+    others = [h for h in held if h.rank != told.rank]
+    if not others:
+        return ""
+    alike = [h.rank for h in others if h.parts == told.parts]
+    if len(alike) == len(others):
+        return f"{ranks_in_words(alike)} failed with the same bytes"
+    each = ", ".join(f"rank {h.rank} with {h.total:,} B" for h in others)
+    return f"also over the budget: {each}"
+
+
+def ranks_in_words(ranks: list[int]) -> str:
+    """``rank 1``, ``ranks 1, 2, 3``."""
+    words = ", ".join(map(str, ranks))
+    return f"rank {words}" if len(ranks) == 1 else f"ranks {words}"
 
 
 def shorten(interrupt: KeyboardInterrupt) -> None:

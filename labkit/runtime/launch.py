@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from labkit.runtime import travel
+from labkit.runtime.budget import parse_budget
+from labkit.runtime.faults import Fault
+from labkit.runtime.faults import check as check_faults
 from labkit.runtime.run import Run, cores
 from labkit.runtime.worker import Job
 from labkit.trace import Cluster
@@ -37,8 +40,8 @@ def launch(
     trace: bool = True,
     wait: bool = True,
     pace: Cluster | None = None,
-    memory: str | int | None = None,
-    faults: Sequence[Any] = (),
+    memory: str | float | None = None,
+    faults: Sequence[Fault] = (),
 ) -> Run:
     """Run ``fn(*args)`` on every rank, inside an initialised process group.
 
@@ -58,7 +61,11 @@ def launch(
         devices and links would have done the same: a span that says ``seconds=0.02`` lasts that,
         other compute its FLOPs, messages and collectives what the links take (`runtime.pace`).
         Holds for spans of 20 ms and more, on any number of cores
-    memory, faults : a memory budget, injected faults
+    memory : what a rank may hold of weights, gradients, optimizer state and saved activations:
+        "64 MB", "1.5 GB", "64 MiB", or a number of bytes. "measure": no limit, but what is held is
+        noted in the trace as with a budget; None: nothing is counted. See `holdings`
+    faults : failures that strike at a step of a rank, from `labkit.faults`: ``Kill(rank=2,
+        step=7)``, ``Slow(rank=1, factor=1.4)``, ``Truncate(folder, rank=0, step=5)``
 
     Returns
     -------
@@ -68,11 +75,12 @@ def launch(
     ------
     TypeError, ValueError : bad arguments, or arguments that cannot travel; before any rank starts
     RankFailed : a rank raised or died; its own traceback is told
+    OutOfMemory : a rank holds more than `memory`; what it holds is told in four parts
     TimedOut : with what each rank was doing
     KeyboardInterrupt : the cell was interrupted; no rank is left
     """
     _check(fn, args, ranks, backend, threads, seed, timeout, patience)
-    _not_in_this_version(memory=memory, faults=tuple(faults) or None)
+    limit = parse_budget(memory)
     if os.environ.get("LABKIT_RANK") is not None:
         raise RuntimeError(
             f"launch() was called on rank {os.environ['LABKIT_RANK']} of a run: "
@@ -85,11 +93,18 @@ def launch(
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         from labkit.runtime.world import run_in_world
 
-        return run_in_world(fn, args, ranks, backend, threads, entropy, seconds, trace)
+        if faults:
+            raise ValueError(
+                "faults= needs ranks that labkit has started: under torchrun a dead rank ends all. "
+                "Leave it out, or start the script without torchrun."
+            )
+        return run_in_world(fn, args, ranks, backend, threads, entropy, seconds, trace, limit)
     count = DEFAULT_RANKS if ranks is None else ranks
+    struck = check_faults(faults, count, trace)
     payload = travel.pack(fn, args)
     chosen = choose_backend("gloo" if pace is not None else backend, count)
-    job = Job(count, chosen, choose_threads(threads, count), entropy, seconds, trace, payload, pace)
+    share = choose_threads(threads, count)
+    job = Job(count, chosen, share, entropy, seconds, trace, payload, pace, limit, struck)
     run = Run(job)
     try:
         run.start()
@@ -216,11 +231,3 @@ def _check_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         raise TypeError(
             f"{name}{signature} does not take these {len(args)} arguments: {error}"
         ) from None
-
-
-def _not_in_this_version(**options: Any) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise ValueError(
-                f"{name}={value!r}: this version of labkit has no {name}; leave it out"
-            )

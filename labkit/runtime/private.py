@@ -21,6 +21,7 @@ __all__ = [
     "Work",
     "after_backward",
     "backends",
+    "before_backward",
     "c10d",
     "coalesced_batches",
     "copy_backends",
@@ -150,6 +151,19 @@ def wrap_backward(
         around(lambda: plain(tensors, *args, **kwargs), roots)
 
     with _in_place_of(torch.autograd, "backward", backward):
+        yield
+
+
+@contextmanager
+def before_backward(call: Callable[[], None]) -> Iterator[None]:
+    """Call before every backward, by whichever of torch's functions it is started."""
+    plain: Any = torch.autograd._engine_run_backward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        call()
+        return plain(*args, **kwargs)
+
+    with _in_place_of(torch.autograd, "_engine_run_backward", run):
         yield
 
 

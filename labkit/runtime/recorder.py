@@ -145,7 +145,7 @@ class Recorder:
         def ready() -> None:
             if self.pace is not None:
                 self.pace.settle()
-            computed.append(log.stamp())
+            computed.append(log.arrive())
 
         hooks = [
             t.register_hook(lambda _: private.after_backward(ready))
@@ -184,7 +184,7 @@ class RecordedWork(Work):
         pace = self.recorder.pace
         if pace is not None:
             pace.settle()
-        start = log.stamp()
+        start = log.arrive()
         try:
             if timeout is None or timeout.total_seconds() <= 0:
                 done = bool(self.inner.wait())
@@ -374,7 +374,7 @@ class Recorded(dist.ProcessGroup):
         pace = recorder.pace
         if pace is not None:
             pace.settle()
-        start = log.stamp()
+        start = log.arrive()
         op = log.next_operation()
         tensors = _tensors(payload)
         count = size = 0

@@ -23,7 +23,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from labkit.runtime import page, travel
-from labkit.runtime.failures import LaunchError, RankFailed, TimedOut, place, shorten
+from labkit.runtime.budget import Overrun
+from labkit.runtime.failures import (
+    LaunchError,
+    OutOfMemory,
+    RankFailed,
+    TimedOut,
+    place,
+    ranks_in_words,
+    shorten,
+)
+from labkit.runtime.faults import word_of
 from labkit.runtime.pace import note
 from labkit.runtime.start import Ended, Ranks, get_ready, start_ranks
 from labkit.runtime.worker import Job, Outcome
@@ -31,6 +41,7 @@ from labkit.trace import About, Trace
 from labkit.trace.log import RankRecord, merge
 
 _STRAGGLERS = 0.3  # seconds in which an earlier failure may still be told
+_ALIKE = 3.0  # … in which the other ranks may run out of memory too, as they do the same
 _PRINTED = 200_000  # characters of a rank that reach the cell; all of it is in Run.output
 
 # Errors that only say that another rank has gone.
@@ -50,6 +61,7 @@ class Run:
     backend : "gloo", "nccl", …
     pids : process numbers by rank
     seconds : how long it took, once it has ended
+    budget : bytes that a rank might hold; None: no limit
     """
 
     begun: ClassVar[int] = (
@@ -61,6 +73,7 @@ class Run:
         self.backend = job.backend
         self.pids: tuple[int, ...] = ()
         self.seconds: float | None = None
+        self.budget = _budget(job.memory)
         self._job = job
         self._processes: Ranks | None = None  # until they are up
         self._folder: Path  # theirs
@@ -266,7 +279,7 @@ class Run:
             now = time.monotonic()
             if failed_at is None and self._has_failed():
                 failed_at = now
-            if failed_at is not None and now >= failed_at + _STRAGGLERS:
+            if failed_at is not None and now >= failed_at + self._time_for_stragglers():
                 self._end([r for r in range(self.ranks) if r not in self._ended])
                 deadline = failed_at = float("inf")
             if now >= deadline:
@@ -314,6 +327,10 @@ class Run:
             rank not in self._outcomes for rank in self._ended
         )
 
+    def _time_for_stragglers(self) -> float:
+        short = any(o.overrun for o in self._outcomes.values())
+        return _ALIKE if short else _STRAGGLERS
+
     def _collect(self) -> None:
         for rank in range(self.ranks):
             if rank in self._outcomes:
@@ -344,8 +361,10 @@ class Run:
         outcome = self._outcomes.get(rank)
         return self._raised(rank, outcome) if outcome else self._died(rank)
 
-    def _raised(self, rank: int, outcome: Outcome) -> RankFailed:
+    def _raised(self, rank: int, outcome: Outcome) -> LaunchError:
         assert outcome.error is not None
+        if outcome.overrun is not None:
+            return self._out_of_memory(outcome.overrun)
         told = outcome.error.render()
         stage = {
             "unpack": " while it took its function and arguments apart",
@@ -357,14 +376,32 @@ class Run:
             r for r, o in self._outcomes.items() if o.error is None and o.stamp < outcome.stamp
         ]
         if early and _SECONDARY.search(outcome.error.text):
-            who = _list_ranks(early)
+            who = ranks_in_words(early)
             message += f" ({who} had finished by then, and could not take part any more)"
         if _SECONDARY.search(outcome.error.text):  # who is behind the others shows in their counts
             message += self._told_last_operations()
         return RankFailed(f"{message}\n\n{told.rstrip()}", rank, told)
 
+    def _out_of_memory(self, first: Overrun) -> OutOfMemory:
+        """Of ranks that failed alike the lowest is told, so that a run is told alike each time."""
+        short = {r: o for r, o in sorted(self._outcomes.items()) if o.overrun is not None}
+        for rank, outcome in short.items():
+            overrun, error = outcome.overrun, outcome.error
+            assert overrun is not None
+            assert error is not None
+            if (overrun.held.parts, overrun.when) == (first.held.parts, first.when):
+                own = [i for i, f in enumerate(error.frames) if not travel.is_installed(f.file)]
+                frames = error.frames[: own[-1] + 1 if own else 1]  # what torch calls says nothing
+                text = f"labkit.OutOfMemory: {overrun.when}, on rank {rank}\n"
+                held = tuple(o.overrun.held for o in short.values() if o.overrun is not None)
+                return OutOfMemory(overrun, held, replace(error, frames=frames, text=text).render())
+        raise AssertionError("one of them is the first")
+
     def _died(self, rank: int) -> RankFailed:
         code = self._ended[rank].code
+        step = word_of(rank, self._folder)
+        if step is not None:  # told alike each time, so without what the others were doing
+            return RankFailed(f"rank {rank} was killed at step {step}, as the fault asked", rank)
         if code < 0:
             with contextlib.suppress(ValueError):
                 how = f"was killed by {signal.Signals(-code).name}"
@@ -437,7 +474,9 @@ class Finished(Run):
         records: list[RankRecord],
         about: About,
         seconds: float,
+        memory: float | None = None,
     ) -> None:
+        self.budget = _budget(memory)
         self.ranks = ranks
         self.backend = backend
         self.pids = ()
@@ -512,6 +551,5 @@ def _with_places(text: str) -> str:
     return re.sub(r"@(.+):(\d+)$", lambda m: "at " + place(m[1], int(m[2])), text)
 
 
-def _list_ranks(ranks: list[int]) -> str:
-    words = ", ".join(map(str, ranks))
-    return f"rank {words}" if len(ranks) == 1 else f"ranks {words}"
+def _budget(limit: float | None) -> int | None:
+    return None if limit is None or limit == float("inf") else int(limit)

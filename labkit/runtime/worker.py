@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from labkit.runtime import travel
-from labkit.runtime.failures import Told, tell
+from labkit.runtime.budget import Overrun
+from labkit.runtime.failures import OutOfMemory, Told, tell
+from labkit.runtime.faults import Fault, slow_factor, striking
 from labkit.runtime.pace import Pace, Paced
 from labkit.runtime.posts import Posts
 from labkit.trace import Cluster
@@ -44,6 +46,8 @@ class Job:
     trace: bool
     payload: bytes  # the function and its arguments, see `travel.pack`
     pace: Cluster | None = None  # what the ranks are paced as
+    memory: float | None = None  # bytes a rank may hold; infinite: counted without a limit
+    faults: tuple[Fault, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Outcome:
     stage: str = "run"  # where the error was: "unpack", "join" (the group), "run", "result"
     record: RankRecord | None = None
     paced: Paced | None = None  # how well it kept its pace
+    overrun: Overrun | None = None  # what the error is about, where it is an OutOfMemory
 
 
 def rank_process(message: dict[str, Any], rank: int) -> int:
@@ -124,7 +129,9 @@ def run_job(job: Job, rank: int, folder: Path) -> Outcome:
                 log = stack.enter_context(recording(rank, page, job.backend == "nccl"))
             if job.pace is not None and log is not None:
                 posts = Posts(folder, rank, job.ranks)
-                log.pace = log.log.pacer = pace = Pace(log.log, job.pace, posts)
+                log.pace = log.log.pacer = pace = Pace(
+                    log.log, job.pace, posts, slow=slow_factor(job.faults, rank)
+                )
             stage = "join"
             join(job.backend, dist.FileStore(str(folder / "store"), job.ranks), rank, job)
             stage = "run"
@@ -133,10 +140,18 @@ def run_job(job: Job, rank: int, folder: Path) -> Outcome:
                 pace.begin(job.ranks)
             if log is not None:
                 log.begin()
+            written = log.log if log is not None else None
+            if job.memory is not None:
+                from labkit.runtime.holdings import counting
+
+                stack.enter_context(counting(rank, job.memory, written))
+            slowed = written if pace is None else None  # a paced rank is slow by its pace
+            all_struck = stack.enter_context(striking(job.faults, rank, folder, slowed))
             value = fn(*args)
             _wait_for_threads()
             if pace is not None:
                 pace.settle()
+            all_struck()
         stage = "result"
         result = travel.pack_result(value)
     except BaseException as error:
@@ -144,6 +159,7 @@ def run_job(job: Job, rank: int, folder: Path) -> Outcome:
         return Outcome(
             time.perf_counter_ns(), error=tell(error), stage=stage,
             record=log.finish() if log else None, paced=paced,
+            overrun=error.overrun if isinstance(error, OutOfMemory) else None,
         )  # fmt: skip
     paced = pace.finish() if pace else None
     record = log.finish() if log else None

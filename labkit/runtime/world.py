@@ -19,7 +19,7 @@ from typing import Any
 
 from labkit.runtime import travel
 from labkit.runtime.clock import compare, on_rank_0s_clock
-from labkit.runtime.failures import RankFailed, tell
+from labkit.runtime.failures import OutOfMemory, RankFailed, tell
 from labkit.runtime.loopback import interface
 from labkit.runtime.run import Finished, Run, about_run, cores
 from labkit.runtime.worker import prepare
@@ -36,6 +36,7 @@ def run_in_world(
     seed: int,
     timeout: float,
     trace: bool,
+    memory: float | None = None,
 ) -> Run:
     """Run ``fn(*args)`` as this rank of torchrun's world; see `labkit.launch`.
 
@@ -43,6 +44,7 @@ def run_in_world(
     ------
     ValueError : `ranks` is not the size of the world
     RankFailed : this rank's function raised (torchrun then ends the others), or another's did
+    OutOfMemory : this rank holds more than `memory` bytes
     TimeoutError : not all ranks came, with how many did
     """
     rank, world = _number("RANK"), _number("WORLD_SIZE")
@@ -80,12 +82,20 @@ def run_in_world(
         before = compare(exchange, rank, world, "before")
         if recorder is not None:
             recorder.begin()
+        counted = ExitStack()
+        if memory is not None:
+            from labkit.runtime.holdings import counting
+
+            counted.enter_context(counting(rank, memory, recorder.log if recorder else None))
         began = time.monotonic()
         try:
-            value = travel.pack_result(fn(*args))
+            with counted:
+                value = travel.pack_result(fn(*args))
         except BaseException as error:
             told = tell(error)
             exchange.set("failed", f"{rank}\n{told.text.rstrip()}")
+            if isinstance(error, OutOfMemory):
+                raise
             message = f"rank {rank} failed\n\n{told.render()}"
             raise RankFailed(message, rank, told.render()) from error
         seconds = time.monotonic() - began
@@ -98,7 +108,7 @@ def run_in_world(
         _rank_0_leaves_last(exchange, rank, world, timeout)
     records = [record for record, _ in both if record is not None]
     about = replace(about_run(world, chosen), error=max(doubt for _, doubt in both) * 1e-9)
-    return Finished(world, chosen, results, records, about, seconds)
+    return Finished(world, chosen, results, records, about, seconds, memory)
 
 
 def _number(name: str) -> int:

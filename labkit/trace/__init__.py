@@ -3,8 +3,9 @@
 from labkit.trace.events import About, Event, Group, Step, Trace
 from labkit.trace.hardware import CLUSTERS, DEVICES, LINKS, Cluster, Device, Link, this_machine
 from labkit.trace.mark import mark
+from labkit.trace.memory import Held
+from labkit.trace.pick import Pick
 from labkit.trace.span import span
-from labkit.trace.whatif import Pick
 
 __all__ = [
     "CLUSTERS",
@@ -15,6 +16,7 @@ __all__ = [
     "Device",
     "Event",
     "Group",
+    "Held",
     "Link",
     "Pick",
     "Step",

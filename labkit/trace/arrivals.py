@@ -7,6 +7,7 @@ rank that waits for it waits for another rank (skew); after that it waits for by
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from labkit.trace.events import KINDS, OPERATIONS, Trace
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["arrivals", "partners"]
+__all__ = ["Meetings", "arrivals", "meetings", "partners"]
 
 _SEND, _RECV, _COLLECTIVE, _WAIT, _JOIN = (
     KINDS.index(kind) for kind in ("send", "recv", "collective", "wait", "join")
@@ -56,8 +57,45 @@ def partners(trace: Trace) -> list[list[int]]:
     ]
 
 
-def arrivals(trace: Trace) -> NDArray[np.float64]:
+@dataclass(frozen=True, eq=False)
+class Meetings:
+    """Who meets whom: what of `arrivals` times do not change.
+
+    Parameters
+    ----------
+    rows, first : the rows of `partners`, one after the other, and where each operation's begin
+    waits, operations : rows of waits, and of the operations that they wait for
+    """
+
+    rows: NDArray[np.int64]
+    first: NDArray[np.int64]
+    waits: NDArray[np.int64]
+    operations: NDArray[np.int64]
+
+
+def meetings(trace: Trace) -> Meetings:
+    """The same for a trace and all its retimings."""
+    c = trace.columns
+    met = partners(trace)
+    first = np.cumsum([0, *map(len, met)])[:-1]
+    operations = np.isin(c["kind"], [KINDS.index(kind) for kind in OPERATIONS])
+    rank, op = c["rank"].tolist(), c["op"].tolist()
+    row_of = {(rank[i], op[i]): i for i in np.flatnonzero(operations).tolist() if op[i] >= 0}
+    pairs = [
+        (i, row_of[rank[i], op[i]])
+        for i in np.flatnonzero(c["kind"] == _WAIT).tolist()
+        if (rank[i], op[i]) in row_of
+    ]
+    waits, waited = np.array(pairs, int).reshape(-1, 2).T
+    return Meetings(np.array([row for rows in met for row in rows], int), first, waits, waited)
+
+
+def arrivals(trace: Trace, known: Meetings | None = None) -> NDArray[np.float64]:
     """For each row, when the last rank had arrived; NaN where that is not known.
+
+    Parameters
+    ----------
+    known : the meetings of a trace of which `trace` is a retiming
 
     Returns
     -------
@@ -66,26 +104,31 @@ def arrivals(trace: Trace) -> NDArray[np.float64]:
     waited for.
     """
     c = trace.columns
+    known = known or meetings(trace)
     last = np.full(len(trace), np.nan)
-    for rows in partners(trace):
-        last[rows] = c["start"][rows].max()
+    if len(known.first):
+        latest = np.maximum.reduceat(c["start"][known.rows], known.first)
+        many = np.diff([*known.first.tolist(), len(known.rows)])
+        last[known.rows] = np.repeat(latest, many)
+    last[known.waits] = last[known.operations]
+    joins = np.flatnonzero(c["kind"] == _JOIN).tolist()
+    if not joins:
+        return last
     operations = np.isin(c["kind"], [KINDS.index(kind) for kind in OPERATIONS])
-    rank, op = c["rank"].tolist(), c["op"].tolist()
-    row_of = {(rank[i], op[i]): i for i in np.flatnonzero(operations).tolist() if op[i] >= 0}
-    waits = np.flatnonzero(c["kind"] == _WAIT).tolist()
-    for i in waits:
-        operation = row_of.get((rank[i], op[i]))
-        if operation is not None:
-            last[i] = last[operation]
-    waited = {(rank[i], op[i]) for i in waits}
-    for i in np.flatnonzero(c["kind"] == _JOIN).tolist():
+    unasked = operations.copy()  # of no wait of Python's
+    waits = set(zip(*(c[n][c["kind"] == _WAIT].tolist() for n in ("rank", "op")), strict=True))
+    rows = np.flatnonzero(operations)
+    owners = list(zip(c["rank"][rows].tolist(), c["op"][rows].tolist(), strict=True))
+    unasked[rows] = [owner not in waits for owner in owners]
+    row_of = {owner: row for owner, row in zip(owners, rows.tolist(), strict=True) if owner[1] >= 0}
+    for i in joins:
         # A join waits for what no wait of Python's asks for and completes inside it, and for the
         # operation that it names.
+        rank = int(c["rank"][i])
         inside = (c["done"] >= c["start"][i]) & (c["done"] <= c["end"][i])
-        mine = np.flatnonzero(inside & operations & (c["rank"] == rank[i])).tolist()
-        joined = [row for row in mine if (rank[i], op[row]) not in waited]
-        if (rank[i], op[i]) in row_of:
-            joined.append(row_of[rank[i], op[i]])
+        joined = np.flatnonzero(inside & unasked & (c["rank"] == rank)).tolist()
+        if (rank, int(c["op"][i])) in row_of:
+            joined.append(row_of[rank, int(c["op"][i])])
         if joined:
             last[i] = last[joined].max()  # not known where one of them is not
     return last

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from labkit.trace.graph import Graph
     from labkit.trace.hardware import Cluster
-    from labkit.trace.whatif import Pick
+    from labkit.trace.memory import Held
+    from labkit.trace.pick import Pick
 
 KINDS = ("compute", "span", "send", "recv", "collective", "wait", "join", "memory", "wire")
 OPERATIONS = ("send", "recv", "collective")
@@ -314,6 +315,12 @@ class Trace:
 
         return summarise(self, step)
 
+    def memory(self, step: int | None = None) -> tuple[Held, ...]:
+        """What each rank held at its peak, in four parts (`memory.held`); () without marks."""
+        from labkit.trace.memory import held
+
+        return held(self, step)
+
     def critical_path(self, step: int | None = None) -> Any:
         """What the time consists of, as a `critical.CriticalPath` (`.segments`, `.by_name`).
 
@@ -379,7 +386,7 @@ class Trace:
         efficiency : share of the device's peak; None: that of its best measured matrix product
         dtype : whose peak; None: bfloat16, or else the first that the device knows
         without_flops : with "flops", what counts none takes so many times its CPU time
-        scale : what takes how many times as long, by name or `whatif.Pick`: {"backward": 0.5}
+        scale : what takes how many times as long, by name or `pick.Pick`: {"backward": 0.5}
 
         Raises
         ------

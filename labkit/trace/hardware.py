@@ -25,7 +25,7 @@ A message costs one step and its bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
@@ -117,6 +117,8 @@ class Link:
     name : what it is called
     source : who says so
     base : seconds, once an operation, before its first step
+    cpu : share of the time under way for which it holds the processors of the ranks at its ends,
+        so that nothing can be computed there: none on a GPU's network, most on sockets
     """
 
     latency: float
@@ -124,6 +126,7 @@ class Link:
     name: str = ""
     source: str = ""
     base: float = 0.0
+    cpu: float = 0.0
 
     def __post_init__(self) -> None:
         where = f"link {self.name!r}: " if self.name else "link: "
@@ -131,6 +134,8 @@ class Link:
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise ValueError(f"{where}{name}={value}: give seconds, 0 or more")
+        if not 0 <= self.cpu <= 1:
+            raise ValueError(f"{where}cpu={self.cpu}: give a share from 0 to 1")
         if not self.bandwidth > 0:
             raise ValueError(f"{where}bandwidth={self.bandwidth}: give bytes a second, above 0")
 
@@ -155,6 +160,11 @@ class Cluster:
     per_node : devices in a node
     per_pod : nodes in a pod; needed for a third link, and only for that
     name : what it is called
+    operations : for collectives that do not cost what a ring of `links` costs, by name, the link
+        whose ring would cost as much
+    shared : whether all groups and pairs of ranks that leave a node (or a pod) share one link out
+        of it, in equal parts; with a single link, whether all share that one. Retiming counts them
+        in the trace, whether or not they meet in time: where they take turns it is too slow
     """
 
     device: Device
@@ -162,6 +172,8 @@ class Cluster:
     per_node: int = 8
     per_pod: int | None = None
     name: str = ""
+    operations: Mapping[str, Link] = field(default_factory=dict, hash=False)
+    shared: bool = False
 
     def __init__(
         self,
@@ -170,6 +182,8 @@ class Cluster:
         per_node: int = 8,
         per_pod: int | None = None,
         name: str = "",
+        operations: Mapping[str, Link] | None = None,
+        shared: bool = False,
     ) -> None:
         links = (links,) if isinstance(links, Link) else tuple(links)
         if not 1 <= len(links) <= 3:
@@ -186,8 +200,11 @@ class Cluster:
             )
         values = {
             "device": device, "links": links, "per_node": per_node, "per_pod": per_pod,
-            "name": name or device.name,
+            "name": name or device.name, "operations": dict(operations or {}),
+            "shared": shared,
         }  # fmt: skip
+        for operation in operations or {}:
+            ring(operation, 2)  # refuses a name that is no collective's
         for key, value in values.items():
             object.__setattr__(self, key, value)
 
@@ -197,6 +214,11 @@ class Cluster:
     def link(self, a: int, b: int) -> Link:
         """What joins ranks `a` and `b`."""
         return self.crossed((a, b))[-1]
+
+    def carrying(self, operation: str, ranks: Sequence[int] | range) -> tuple[Link, ...]:
+        """The links that a collective of `ranks` passes over; none for one rank."""
+        own = self.operations.get(operation)
+        return self.crossed(ranks) if own is None else (own,) if len(ranks) > 1 else ()
 
     def crossed(self, ranks: Sequence[int] | range) -> tuple[Link, ...]:
         """The links that a ring through `ranks`, in this order, passes over; none for one rank."""
@@ -216,14 +238,42 @@ class Cluster:
         ------
         ValueError : what comes out is no link
         """
-        links = [
-            replace(
+
+        def other(link: Link) -> Link:
+            return replace(
                 link, latency=link.latency * latency, base=link.base * latency,
                 bandwidth=link.bandwidth * bandwidth,
-            )
-            for link in self.links
-        ]  # fmt: skip
-        return Cluster(self.device, links, self.per_node, self.per_pod, self.name)
+            )  # fmt: skip
+
+        operations = {name: other(link) for name, link in self.operations.items()}
+        return self._with([other(link) for link in self.links], operations)
+
+    def divided(self, among: Sequence[int]) -> Cluster:
+        """The same cluster where each link is shared by so many, as one of them finds it."""
+        links = zip(self.links, among, strict=True)
+        return self._with([replace(k, bandwidth=k.bandwidth / n) for k, n in links])
+
+    def _with(self, links: Sequence[Link], operations: Mapping[str, Link] | None = None) -> Cluster:
+        return Cluster(
+            self.device, links, self.per_node, self.per_pod, self.name,
+            self.operations if operations is None else operations, self.shared,
+        )  # fmt: skip
+
+    def left(self, ranks: Iterable[int], others: Iterable[int]) -> tuple[tuple[int, int], ...]:
+        """What traffic from `ranks` to `others` has to leave: (link, number of the node or pod).
+
+        Inside a node nothing is shared. A single link joins everything, as one wire would.
+        """
+        ranks, others = set(ranks), set(others)
+        if len(self.links) == 1:
+            return ((0, 0),) if len(ranks | others) > 1 else ()
+        sizes = (self.per_node, self.per_node * (self.per_pod or 1))[: len(self.links) - 1]
+        return tuple(
+            (link, unit)
+            for link, size in enumerate(sizes, start=1)
+            for unit in sorted({rank // size for rank in ranks})
+            if any(other // size != unit for other in others)
+        )
 
     def collective(
         self,
@@ -248,7 +298,7 @@ class Cluster:
         steps, share = ring(operation, len(ranks))
         size = share * whole(operation, payload, payers or len(ranks))
         lasts = payload * 0.0
-        for link in self.crossed(ranks):
+        for link in self.carrying(operation, ranks):
             lasts = np.maximum(lasts, link.time(steps, size))
         return lasts
 
@@ -334,6 +384,12 @@ LINKS: Mapping[str, Link] = MappingProxyType(
             ("NVLink 5", 0.6e-6, 900, "NVIDIA B200 datasheet, halved: it adds both directions"),
             ("network 200 Gb/s", 2.7e-6, 25, "one 200 Gb/s adapter for each GPU"),
             ("network 400 Gb/s", 2.7e-6, 50, "one 400 Gb/s adapter for each GPU"),
+            (
+                "network 400 Gb/s, 1:7",
+                2.7e-6,
+                50 / 7,
+                "one 400 Gb/s adapter for each GPU, 1:7 between pods (Llama 3, section 3.3.1)",
+            ),
         )
     }
 )
@@ -348,5 +404,13 @@ CLUSTERS: Mapping[str, Cluster] = MappingProxyType(
             ("H200", "NVLink 4", "network 400 Gb/s"),
         )
     }
+    | {
+        "H100 pods": Cluster(
+            DEVICES["H100"],
+            (LINKS["NVLink 4"], LINKS["network 400 Gb/s"], LINKS["network 400 Gb/s, 1:7"]),
+            per_pod=384,
+            name="H100 pods",
+        )
+    }
 )
-"""Nodes of eight, by the name of their GPU."""
+"""Nodes of eight, by the name of their GPU; and pods of 3,072 H100, as Llama 3 was trained on."""

@@ -50,6 +50,7 @@ class Log:
         self.groups: list[Group] = []
         self.main = threading.get_ident()
         self.at_step: Callable[[], None] | None = None  # called at both ends of a span "step"
+        self.at_arrival: Callable[[], None] | None = None  # see `arrive`
         self.pacer: Pacer | None = None
         self._threads: dict[int, int] = {}
         self._numbers = itertools.count(1)
@@ -58,6 +59,15 @@ class Log:
 
     def stamp(self) -> Stamp:
         return (time.perf_counter_ns(), time.thread_time_ns(), self.flops)
+
+    def arrive(self) -> Stamp:
+        """The stamp at which an event of this thread begins, and the compute before it has ended.
+
+        What stretches a rank's compute does it here, in `at_arrival`.
+        """
+        if self.at_arrival is not None and self.thread() == 0:
+            self.at_arrival()
+        return self.stamp()
 
     def thread(self) -> int:
         """0 for the thread that made the log, else a number of its own a thread."""
@@ -95,12 +105,12 @@ class Log:
         tags = {key: _plain(value) for key, value in tags.items()}
         if self.pacer is not None:
             self.pacer.open(name, tags)
-        self.entries.append((_OPEN, self.thread(), self.stamp(), name, tags))
+        self.entries.append((_OPEN, self.thread(), self.arrive(), name, tags))
 
     def close(self, name: str) -> None:
         if self.pacer is not None:
             self.pacer.close(name)
-        self.entries.append((_CLOSE, self.thread(), self.stamp(), name))
+        self.entries.append((_CLOSE, self.thread(), self.arrive(), name))
         if name == "step" and self.at_step is not None:
             self.at_step()
 

@@ -22,6 +22,7 @@ import numpy as np
 from labkit.trace.arrivals import arrivals
 from labkit.trace.bubble import Bubble, bubble, steps_table
 from labkit.trace.events import BLOCKING, KINDS, About, Step, Trace
+from labkit.trace.memory import PARTS, Held, held
 from labkit.trace.tables import Table, html, plain, size, time
 from labkit.trace.traffic import Traffic, Wire, traffic, wire
 
@@ -55,7 +56,7 @@ class Summary:
     """All measures of a trace, shown as tables.
 
     `steps` are pairs (number, time from the first rank's start to the last rank's end); `wire` is
-    None when it was not recorded.
+    None when it was not recorded; `memory` is empty where no rank left memory marks.
     """
 
     about: About
@@ -64,6 +65,7 @@ class Summary:
     bubble: Bubble
     traffic: tuple[Traffic, ...]
     wire: tuple[Wire, ...] | None
+    memory: tuple[Held, ...] = ()
 
     def __repr__(self) -> str:
         # Only what is the same in every run, so that a stored output can be compared.
@@ -116,7 +118,16 @@ class Summary:
             ("rank", "sent", "received"),
             [(str(w.rank), size(w.sent), size(w.received)) for w in self.wire or ()],
         )
-        return [steps, times, steps_table(self.bubble), moved, counted]
+        tables = [steps, times, steps_table(self.bubble), moved, counted]
+        peaks = Table(
+            "Memory at each rank's peak",
+            ("rank", *PARTS, "total"),
+            [
+                (str(row.rank), *(size(part) for part in (*row.parts.values(), row.total)))
+                for row in self.memory
+            ],
+        )
+        return tables + ([peaks] if self.memory else [])
 
 
 def summarise(trace: Trace, step: int | None = None) -> Summary:
@@ -138,6 +149,7 @@ def summarise(trace: Trace, step: int | None = None) -> Summary:
         bubble(trace, step),
         traffic(part),
         wire(trace, None if step is None else steps[0]),
+        held(trace, step),
     )
 
 

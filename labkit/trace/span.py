@@ -6,12 +6,15 @@ this library.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from labkit.trace.log import Log
 
 _log: Log | None = None  # where this process writes, while it is recorded
+_listeners: tuple[Callable[[str, Mapping[str, Any]], None], ...] = ()
 
 
 def write_to(log: Log | None) -> Log | None:
@@ -24,6 +27,18 @@ def write_to(log: Log | None) -> Log | None:
 def current() -> Log | None:
     """The log of this process while it is recorded, else None."""
     return _log
+
+
+@contextmanager
+def at_span(call: Callable[[str, Mapping[str, Any]], None]) -> Iterator[None]:
+    """Within it, ``call(name, tags)`` comes before each span opens, recorded or not."""
+    global _listeners
+    before = _listeners
+    _listeners = (*before, call)
+    try:
+        yield
+    finally:
+        _listeners = before
 
 
 class span:
@@ -43,6 +58,8 @@ class span:
         self._log: Log | None = None
 
     def __enter__(self) -> None:
+        for call in _listeners:
+            call(self._name, self._tags)
         self._log = _log
         if self._log is not None:
             self._log.open(self._name, self._tags)

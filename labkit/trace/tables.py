@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Table", "brief", "html", "plain", "size", "time"]
+__all__ = ["Table", "brief", "html", "in_bytes", "plain", "size", "time"]
 
 
 @dataclass(frozen=True)
@@ -74,3 +74,11 @@ def _places(value: float) -> int:
 def size(value: float) -> str:
     """Bytes, whole."""
     return f"{value:,.0f} B"
+
+
+def in_bytes(size: float) -> str:
+    """`size` bytes as people write it, in decimal units: ``1.5 MB``."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(size) >= scale:
+            return f"{float(f'{size / scale:.3g}'):g} {unit}"
+    return f"{size:.0f} B"

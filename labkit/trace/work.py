@@ -69,7 +69,7 @@ def durations(
         plain = (flops == 0) & (graph.trace.columns["kind"][graph.main] == _COMPUTE)
         seconds = np.where(plain, without_flops * _own(graph, "cpu"), seconds)
         return seconds, f"{words}{without_flops:g} × its CPU time"
-    return seconds, f"{words}no time"
+    return seconds, f"{words}no time (which bytes it moved in memory was not recorded)"
 
 
 def _own(graph: Graph, what: str) -> NDArray[np.float64]:

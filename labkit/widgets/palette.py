@@ -74,3 +74,13 @@ _PATTERNS = tuple(
 def of_compute(name: str) -> int:
     """The index into `STYLES` for compute inside a span called `name`."""
     return next((i for i, pattern in _PATTERNS if pattern.fullmatch(name)), OTHER)
+
+
+# The parts of a rank's memory, in the order in which they are stacked. What the forward leaves and
+# what the backward makes have the colours of these.
+MEMORY = (
+    Style("weights", "#0072b2", ink="#ffffff", letter="W"),
+    Style("gradients", "#e69f00", letter="G", hatch="/"),
+    Style("optimizer", "#009e73", letter="O", hatch="-"),
+    Style("activations", "#56b4e9", letter="A", hatch="."),
+)

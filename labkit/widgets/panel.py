@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from labkit.widgets.bars import INK, LINE, View, draw_arrows, draw_lane
+from labkit.widgets.bars import INK, LINE, View, draw_arrows, draw_lane, every
 from labkit.widgets.over import draw_path, draw_prediction, draw_steps, draw_veil
 from labkit.widgets.picture import COMMUNICATION, COMPUTE, Picture
 from labkit.widgets.rows import Row, rows_of
@@ -70,6 +70,8 @@ class Panel:
             lines.append(self.predicted.said[step])
         if self.path is not None:
             lines.append(self.path.said)
+        if (n := every(len(self.picture.arrows))) > 1:
+            lines.append(f"Of every {n} messages one has its arrow.")
         return [*lines, *self.remarks]
 
     @property

@@ -8,6 +8,7 @@ columns and two Python loops over the operations: 15 ms for 10,000 bars.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,7 @@ def build(trace: Trace, known: Sketch | None = None) -> Picture:
         _part(rows, lane, known.look[rows], c["start"][rows], c["end"][rows])
         for lane, rows in ((SPANS, known.spans), (COMPUTE, known.compute))
     )
-    parts = [spans, compute, *_standing(trace), operations]
+    parts = [spans, compute, *_standing(trace, known), operations]
     row, lane, style, start, end = (np.concatenate(column) for column in zip(*parts, strict=True))
     rank = c["rank"][row]
     order = np.lexsort((row, start, lane, rank))
@@ -124,7 +125,7 @@ def _part(
     return rows.astype(np.int32), full + lane, full + style, start, end
 
 
-def _standing(trace: Trace) -> list[Part]:
+def _standing(trace: Trace, known: Sketch) -> list[Part]:
     """Where the main thread stands still: in waits, in joins, and in calls until they return.
 
     Until the last rank has arrived it waits for that rank (skew), then for bytes (transfer): a bar
@@ -133,17 +134,17 @@ def _standing(trace: Trace) -> list[Part]:
     c = trace.columns
     held = is_operation(trace) & (c["end"] > c["start"])
     rows = np.flatnonzero((trace.where("wait") | trace.where("join") | held) & (c["thread"] == 0))
-    start, end, last = c["start"][rows], c["end"][rows], arrivals(trace)[rows]
-    known = ~np.isnan(last)
-    split = np.clip(np.where(known, last, start), start, end)
-    skew = known & (split > start)
-    transfer = known & ((split < end) | ~skew)
+    start, end, last = c["start"][rows], c["end"][rows], arrivals(trace, known.meetings)[rows]
+    told = ~np.isnan(last)
+    split = np.clip(np.where(told, last, start), start, end)
+    skew = told & (split > start)
+    transfer = told & ((split < end) | ~skew)
     return [
         _part(rows[which], COMPUTE, INDEX[key], first[which], stop[which])
         for key, which, first, stop in (
             ("skew", skew, start, split),
             ("transfer", transfer, split, end),
-            ("unsplit", ~known, start, end),
+            ("unsplit", ~told, start, end),
         )
     ]
 
@@ -164,16 +165,19 @@ def _operations(trace: Trace) -> tuple[Part, int]:
     end = _finish(trace)[rows]
     lane = np.zeros(len(rows), np.int32)
     bounds = zip(c["rank"][rows].tolist(), c["start"][rows].tolist(), end.tolist(), strict=True)
-    rank, free, crowded = -1, [0.0], 0
+    rank, free, top, crowded = -1, [0.0], -1, 0
     for i, (at, start, stop) in enumerate(bounds):
         if at != rank:  # when each of this rank's communication lanes is free again
-            rank, free = at, [-np.inf] * MOST_AT_ONCE
+            rank, free, top = at, [-math.inf] * MOST_AT_ONCE, -1
         # Below the lowest busy lane, so that buckets under way make a staircase on every rank;
         # at the bottom any free lane will do.
-        number = 1 + max((n for n, ready in enumerate(free) if ready > start), default=-1)
+        while top >= 0 and free[top] <= start:
+            top -= 1
+        number = top + 1
         if number == MOST_AT_ONCE:
             number = next((n for n, ready in enumerate(free) if ready <= start), number - 1)
             crowded += free[number] > start
+        top = max(top, number)
         free[number] = max(free[number], stop)
         lane[i] = COMMUNICATION + number
     style = np.full(len(KINDS), INDEX["collective"])

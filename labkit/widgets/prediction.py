@@ -6,14 +6,18 @@ from the step's own start, to where it would have ended. A number of seconds giv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from labkit.trace.events import Trace
-from labkit.widgets.words import in_time
+from labkit.trace.gap import gap
+from labkit.trace.tables import brief
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from labkit.trace.events import About
 
 __all__ = ["Box", "Predicted", "predicted"]
 
@@ -46,57 +50,42 @@ def predicted(prediction: Trace | float, happened: Trace) -> Predicted:
 
     Raises
     ------
-    ValueError : it is of another number of ranks or of other steps, or is no time
+    ValueError : it is of another number of ranks, of another unit or of other steps, or is no time
     """
-    boxes: list[Box] = []
-    spans: dict[int | None, tuple[float, float]] = {}
     if isinstance(prediction, Trace):
-        _check(prediction, happened)
-        known = {step.index: step for step in prediction.steps}
-        for step in happened.steps:
-            if (other := known.get(step.index)) is None:
-                continue
-            spans[step.index] = other.duration, step.duration
-            by = step.start - other.start
-            boxes += [
-                Box(step.index, rank, start + by, end + by)
-                for rank, (start, end) in other.spans.items()
-            ]
-    else:
-        if not 0 <= prediction < float("inf"):
-            raise ValueError(f"prediction={prediction}: give a Trace or seconds, 0 or more")
-        for step in happened.steps:
-            spans[step.index] = float(prediction), step.duration
-            end = step.start + prediction
-            boxes.append(Box(step.index, None, step.start, end))
-    clock, unit = happened.about.clock, happened.about.unit
-    said = {index: _gap(*pair, clock, unit) for index, pair in spans.items()}
-    if len(spans) > 1:
-        mean = [sum(pair[i] for pair in spans.values()) / len(spans) for i in (0, 1)]
-        said[None] = f"A step, on average: {_gap(mean[0], mean[1], clock, unit)}"
-    elif said:
-        said[None] = next(iter(said.values()))
+        found = gap(prediction, happened)
+        boxes = []
+        for index, *_ in found.steps:
+            ours, theirs = prediction.find_step(index), happened.find_step(index)
+            by = theirs.start - ours.start
+            boxes += [Box(index, r, start + by, end + by) for r, (start, end) in ours.spans.items()]
+        said: dict[int | None, str] = {None: found.sentence}
+        for step in found.steps:
+            parts = tuple(part for part in found.parts if part.step == step[0])
+            said[step[0]] = replace(found, steps=(step,), parts=parts).sentence
+        return Predicted(tuple(boxes), said)
+    number = not isinstance(prediction, bool) and isinstance(prediction, int | float)
+    if not number or not 0 <= prediction < math.inf:
+        raise ValueError(f"prediction={prediction!r}: give a Trace or seconds, 0 or more")
+    steps = happened.steps
+    boxes = [Box(step.index, None, step.start, step.start + prediction) for step in steps]
+    said = {step.index: _beside(prediction, step.duration, happened.about) for step in steps}
+    if steps:
+        mean = sum(step.duration for step in steps) / len(steps)
+        each = f"{len(steps)} steps, on average " if len(steps) > 1 else ""
+        said[None] = each + _beside(prediction, mean, happened.about)
     return Predicted(tuple(boxes), said)
 
 
-def _check(prediction: Trace, happened: Trace) -> None:
-    ranks = prediction.about.ranks, happened.about.ranks
-    if ranks[0] != ranks[1]:
-        raise ValueError(f"prediction: it is of {ranks[0]} ranks, this trace of {ranks[1]}")
-    steps = [[s.index for s in trace.steps] for trace in (prediction, happened)]
-    if happened.steps and not set(steps[0]) & set(steps[1]):
-        told = (", ".join(map(str, found)) or "none" for found in steps)
-        raise ValueError("prediction: its steps ({}) are none of this trace's ({})".format(*told))
-
-
-def _gap(expected: float, happened: float, clock: str, unit: str) -> str:
-    """``predicted 144 ms, paced 150 ms: 4 % more``."""
-    both = f"predicted {in_time(expected, unit)}, {clock} {in_time(happened, unit)}"
-    if expected <= 0:
-        return both
+def _beside(expected: float, happened: float, about: About) -> str:
+    """``predicted 144 ms, paced 150 ms: 4 % more.``"""
+    unit = about.unit
+    told = f"predicted {brief(expected, unit)}, {about.clock} {brief(happened, unit)}"
+    if not expected:
+        return f"{told}."
     share = happened / expected - 1
     if abs(share) < 0.005:
-        return f"{both}: as predicted"
+        return f"{told}: as predicted."
     if share >= 2:
-        return f"{both}: {share + 1:.3g} times as much"
-    return f"{both}: {abs(share):.0%} {'more' if share > 0 else 'less'}".replace("%", " %")
+        return f"{told}: {share + 1:.3g} times as much."
+    return f"{told}: {abs(share) * 100:.0f} % {'more' if share > 0 else 'less'}."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.trace.arrivals import Meetings, meetings
 from labkit.trace.events import KINDS, OPERATIONS
 from labkit.widgets.palette import OTHER, of_compute
 
@@ -28,6 +29,7 @@ class Sketch:
     look : by row, the style of spans and compute
     link : by row, a number that the rows of one operation share, or -1
     text : by row, equal where kind, name, bytes and tags are
+    meetings : who meets whom
     """
 
     spans: NDArray[np.int64]
@@ -35,6 +37,7 @@ class Sketch:
     look: NDArray[np.int32]
     link: NDArray[np.int32]
     text: NDArray[np.int64]
+    meetings: Meetings
 
 
 def sketch(trace: Trace) -> Sketch:
@@ -49,7 +52,7 @@ def sketch(trace: Trace) -> Sketch:
     look[compute] = _compute_styles(trace, compute, known)
     said = np.stack([c["kind"], c["name"], c["bytes"], c["tags"]], axis=1)
     text = np.unique(said, axis=0, return_inverse=True)[1] if len(trace) else np.zeros(0, int)
-    return Sketch(spans, compute, look, _links(trace), text.ravel())
+    return Sketch(spans, compute, look, _links(trace), text.ravel(), meetings(trace))
 
 
 def _style_of_names(trace: Trace) -> NDArray[np.int32]:

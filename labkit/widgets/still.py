@@ -55,7 +55,7 @@ def draw(*panels: Panel) -> bytes:
         top = bottom + tail
     _legend(figure, used, height)
     # Beside what a path leaves pale, each colour is there twice.
-    return _png(figure, 255 if any(panel.path for panel in panels) else 128)
+    return png(figure, 255 if any(panel.path for panel in panels) else 128)
 
 
 def _used(panel: Panel) -> list[int]:
@@ -65,7 +65,7 @@ def _used(panel: Panel) -> list[int]:
     return styles
 
 
-def _png(figure: Figure, colours: int) -> bytes:
+def png(figure: Figure, colours: int = 128) -> bytes:
     """A PNG with a palette: a third of the size, since notebooks are kept in git."""
     drawn, out = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png")

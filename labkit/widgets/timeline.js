@@ -94,7 +94,7 @@ class TimelineView {
         ...(offered ? [this.pathButton] : []),
         this.button("−", "Zoom out", () => this.active.zoom(1.6)),
         this.button("+", "Zoom in", () => this.active.zoom(1 / 1.6)),
-        this.button("show all", "Show all", () => this.active.reset()),
+        this.button("show all", "Show all", () => this.reset()),
         this.tableButton, this.helpButton));
     const head = (pane, n) => make("div", { class: "labkit-timeline-run" },
       make("b", { text: model.get("titles")[n] }), pane.clock, pane.note);
@@ -238,6 +238,13 @@ class TimelineView {
     }
   }
 
+  /** Show all of what was chosen, on a scale of its own. */
+  reset() {
+    for (const { layout } of this.panes) layout.choose(layout.step?.index ?? null, layout.whole);
+    this.align();
+    for (const pane of this.panes) pane.focus(-1);
+  }
+
   /** A run's window has moved: so do those of the others. */
   moved(pane) {
     for (const other of this.panes) if (other !== pane) other.layout.window = pane.layout.window;
@@ -257,7 +264,7 @@ class TimelineView {
     const shift = event.shiftKey ? "Shift+" : "";
     const act = {
       "+": () => pane.zoom(1 / 1.6), "=": () => pane.zoom(1 / 1.6),
-      "-": () => pane.zoom(1.6), "_": () => pane.zoom(1.6), "0": () => pane.reset(),
+      "-": () => pane.zoom(1.6), "_": () => pane.zoom(1.6), "0": () => this.reset(),
       "t": () => this.toggleTable(), "?": () => this.toggleHelp(), "c": () => this.togglePath(),
       "Shift+ArrowLeft": () => pane.pan(-0.2), "Shift+ArrowRight": () => pane.pan(0.2),
       "Shift+ArrowUp": () => pane.scroll(-40), "Shift+ArrowDown": () => pane.scroll(40),

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from labkit.trace.tables import in_bytes as in_bytes
+
 if TYPE_CHECKING:
     from labkit.trace.events import About
-
-
-def in_bytes(size: float) -> str:
-    """`size` bytes as people write it, in decimal units: ``1.5 MB``."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(size) >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size:.0f} B"
 
 
 def scale_of(unit: str, span: float) -> tuple[float, str]:
@@ -22,12 +16,6 @@ def scale_of(unit: str, span: float) -> tuple[float, str]:
         return 1.0, unit
     factors = ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "µs"))
     return next((factor, word) for least, factor, word in factors if span >= least)
-
-
-def in_time(value: float, unit: str, digits: int = 3) -> str:
-    """A time as people say it: ``144 ms``."""
-    factor, word = scale_of(unit, abs(value))
-    return f"{float(f'{value * factor:.{digits}g}'):g} {word}".strip()
 
 
 def clock_note(about: About) -> str:

@@ -327,7 +327,8 @@ def test_the_table_says_what_the_picture_says(recorded: Shown) -> None:
     expect(events.locator("caption")).to_contain_text(f"{count} events")
     expect(events.locator("tbody tr")).to_have_count(count)
     assert events.locator("thead th[scope=col]").all_inner_texts() == [
-        "rank", "name", "kind", "start", "duration", "bytes", "partner", "where", "tags",
+        "rank", "name", "kind", "waits for", "start", "duration", "bytes", "partner", "where",
+        "tags",
     ]  # fmt: skip
     row = events.locator("tbody tr", has_text="1.05 MB (float32, sum)").first
     expect(row).to_contain_text("ranks 0, 1, 2, 3")
@@ -345,7 +346,8 @@ def test_the_table_of_a_step_counts_that_step_alone(opened: Lab) -> None:
     wanted = [
         [
             f"{1e3 * t.busy:.4g} ms",
-            f"{1e3 * t.exposed:.4g} ms",
+            f"{1e3 * t.skew:.4g} ms" if t.skew else "0 s",
+            f"{1e3 * t.transfer:.4g} ms" if t.transfer else "0 s",
             str(m.calls),
             f"{m.payload / 1e3:g} kB",
         ]
@@ -390,7 +392,9 @@ def test_the_help_says_what_the_picture_shows(recorded: Shown) -> None:
     recorded.press("?")
     terms = recorded.root.locator("dl dt").all_inner_texts()
     recorded.press("?")
-    assert {"compute", "communication", "call", "faded bars", "negative times"} <= set(terms)
+    assert {"compute", "communication", "skew", "transfer", "faded bars", "negative times"} <= set(
+        terms
+    )
 
 
 @pytest.mark.parametrize(("width", "rows"), [(1280, 1), (800, 2)])

@@ -307,8 +307,9 @@ def test_the_next_launch_works_after_every_kind_of_failure() -> None:
         ({"patience": -1}, ValueError, "patience=-1"),
         ({"backend": "glo"}, ValueError, "backend='glo'"),
         ({"backend": "nccl"}, ValueError, "0 GPUs here"),
-        ({"memory": "1 MB"}, ValueError, "memory='1 MB'"),
-        ({"faults": ["kill"]}, ValueError, "faults"),
+        ({"pace": 1}, TypeError, "pace=1"),
+        ({"memory": "much"}, ValueError, "memory='much'"),
+        ({"faults": ["kill"]}, TypeError, "'kill' is no fault"),
     ],
 )
 def test_a_bad_option_is_named(options: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -74,3 +74,13 @@ def test_a_recorded_group_stands_wherever_torch_looks() -> None:
         )
 
     assert labkit.launch(look, ranks=2, backend="gloo").results == [True, True]
+
+
+def test_every_backward_starts_in_the_function_that_is_wrapped() -> None:
+    weight = torch.ones(1, requires_grad=True)
+    calls: list[int] = []
+    with private.before_backward(lambda: calls.append(1)):
+        (2 * weight).backward()
+        torch.autograd.grad(2 * weight, weight)
+    (2 * weight).backward()
+    assert len(calls) == 2

@@ -40,6 +40,9 @@ def test_the_published_figures() -> None:
     assert all(link.source and link.base == 6.6e-6 for link in LINKS.values())
     assert {link.latency for link in LINKS.values()} == {0.6e-6, 2.7e-6}
     assert CLUSTERS["H100"].per_node == 8
+    pods = CLUSTERS["H100 pods"]
+    assert pods.per_node * (pods.per_pod or 0) == 3072
+    assert pods.link(0, 3072).bandwidth == pytest.approx(50e9 / 7)
 
 
 def test_a_rate_is_the_one_measured_or_a_stated_share_of_the_peak() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from labkit.trace import About, span
 from labkit.trace.log import Log, merge
-from labkit.trace.span import current, write_to
+from labkit.trace.span import at_span, current, write_to
 
 
 @pytest.fixture
@@ -91,3 +91,23 @@ def test_a_tag_that_cannot_be_told_breaks_nothing(log: Log) -> None:
     trace = merge([log.finish()], About(ranks=1))
     (told,) = [e for e in trace.events if e.kind == "span"]
     assert told.tags == {"what": "a Mute"}
+
+
+def test_a_listener_hears_of_each_span_before_it_opens_recorded_or_not(log: Log) -> None:
+    heard: list[tuple[str, object]] = []
+    with at_span(lambda name, tags: heard.append((name, tags.get("step")))), span("step", step=1):
+        write_to(None)
+        with span("forward"):
+            pass
+    with span("step", step=2):
+        pass
+    assert heard == [("step", 1), ("forward", None)]
+
+
+def test_a_listener_that_raises_leaves_its_span_unopened(log: Log) -> None:
+    def refuse(name: str, tags: object) -> None:
+        raise KeyError(name)
+
+    with at_span(refuse), pytest.raises(KeyError), span("step", step=1):
+        pass
+    assert spans(log) == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.trace import CLUSTERS, Group, Trace
@@ -115,6 +115,7 @@ def test_operations_at_once_make_a_staircase() -> None:
     assert found == [2, 1, 1, 0]  # the last starts again at the top
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), min_size=1, max_size=MOST_AT_ONCE)
 )

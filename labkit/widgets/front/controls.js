@@ -108,7 +108,7 @@ class Controls {
     const mean = (all) => all.reduce((sum, each) => sum + each, 0) / all.length;
     const time = (all) => (layout.step ? all.get(layout.step.index) : mean([...all.values()]));
     if (!now.size) return;
-    const which = layout.step ? `step ${layout.step.index}` : now.size > 1 ? "a step, on average" : "step";
+    const which = layout.step ? `step ${layout.step.index}` : now.size > 1 ? "step, on average" : "step";
     const beside = clocks[0] === clock ? "" : ` (${clocks[0]}: ${inTime(time(new Map(steps)), unit)})`;
     this.told.textContent = `${which}: ${inTime(time(now), unit)}, ${clock}${beside}`;
   }

@@ -160,12 +160,6 @@ class Pane {
 
   // The window.
 
-  reset() {
-    this.layout.choose(this.layout.step?.index ?? null, this.layout.whole);
-    this.focus(-1);
-    this.view.moved(this);
-  }
-
   zoom(factor, x = null) {
     const { layout, focused } = this;
     const centre = (layout.from + layout.to) / 2;

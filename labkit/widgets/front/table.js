@@ -31,7 +31,7 @@ function pathTable(data, layout) {
 function rankTable(data, layout, found, stretch) {
   const { ranks, unit, clock } = data.about;
   const { step } = layout;
-  const sums = Array.from({ length: ranks }, () => ({ busy: [], standing: [], operations: 0, bytes: 0 }));
+  const sums = Array.from({ length: ranks }, () => ({ busy: [], skew: [], transfer: [], unsplit: [], operations: 0, bytes: 0 }));
   const rows = step ? data.start.keys() : found;
   for (const i of rows) {
     const sum = sums[data.rank[i]];
@@ -43,15 +43,23 @@ function rankTable(data, layout, found, stretch) {
       sum.bytes += data.bytes[i];
     } else if (data.lane[i] === COMPUTE) {
       const part = [Math.max(data.start[i], from), Math.min(data.end[i], to)];
-      if (part[1] > part[0]) sum[data.kinds[data.kind[i]] === "compute" ? "busy" : "standing"].push(part);
+      if (part[1] > part[0]) (sum[data.styles[data.style[i]].key] ?? sum.busy).push(part);
     }
   }
-  const terms = ["rank", "busy", "exposed", "operations", "payload"];
+  const parts = ["busy", "skew", "transfer"];
+  if (sums.some((sum) => sum.unsplit.length)) parts.push("unsplit");
   const what = step ? `step ${step.index}` : stretch;
-  return grid(`Each rank, ${what} (${clock})`, terms, sums.map((sum, rank) => {
-    const busy = covered(sum.busy);
-    const exposed = covered([...sum.busy, ...sum.standing]) - busy;
-    return [`rank ${rank}`, inTime(busy, unit), inTime(exposed, unit), String(sum.operations), inBytes(sum.bytes)];
+  return grid(`Each rank, ${what} (${clock})`, ["rank", ...parts, "operations", "payload"], sums.map((sum, rank) => {
+    let before = 0;
+    const all = [];
+    const times = parts.map((part) => { // each is what it covers beyond those before it
+      all.push(...sum[part]);
+      const length = covered(all);
+      const more = length - before;
+      before = length;
+      return inTime(more > 1e-9 * length ? more : 0, unit);
+    });
+    return [`rank ${rank}`, ...times, String(sum.operations), inBytes(sum.bytes)];
   }));
 }
 

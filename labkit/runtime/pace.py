@@ -78,7 +78,7 @@ class _Span:
 class _Operation:
     name: str
     posted: int  # ns
-    fields: Mapping[str, Any]  # who sent a message may turn out later
+    fields: Mapping[str, Any]
     group: Group
     anyone: bool = False  # a receive whose sender is not known yet
     done: int | None = None
@@ -142,7 +142,7 @@ class Pace:
         """Note when the rest was complete, where that is known, and say how it went."""
         for op in [op for op, o in self._operations.items() if o.done is None]:
             with contextlib.suppress(RuntimeError):
-                self._look(op)
+                self.when(op)
         return Paced(self._late, self._behind * 1e-9, self._shortest)
 
     # Compute
@@ -170,11 +170,12 @@ class Pace:
         self.settle()
         if span is None:
             return
-        self._spans.remove(span)
         if span.until is not None:
             self.at = max(self.at, span.until)
             self._until(self.at)
             self._catch_up(late=True)
+        self._spans.remove(span)
+        if span.until is not None:
             self._outlast(self.at - span.begin)
 
     def rest(self, name: str) -> None:
@@ -219,8 +220,14 @@ class Pace:
             else:
                 operation.anyone = True
 
-    def hold(self, op: int) -> None:
-        """The wait for `op` is over on this machine: sleep until it is on the cluster."""
+    def hold(self, op: int, fields: Mapping[str, Any]) -> None:
+        """The wait for `op` is over on this machine: sleep until it is on the cluster.
+
+        Parameters
+        ----------
+        fields : of the operation, as they are known by now (who sent a message)
+        """
+        self._operations[op].fields = fields
         done = self._when_done(op)
         if self.log.thread():
             self._until(done)
@@ -233,7 +240,7 @@ class Pace:
 
     def passed(self, ops: Iterable[int]) -> None:
         """A backward has waited inside C++ for those of `ops` that are complete by now."""
-        times = [self._look(op) for op in ops]
+        times = [self.when(op) for op in ops]
         before, now = self.at, self._clock()
         self.at = max([self.at, *(t for t in times if t is not None and t <= now)])
         self._catch_up(late=True)
@@ -241,7 +248,7 @@ class Pace:
 
     def completed(self, op: int) -> bool:
         """Whether `op` is complete on the cluster."""
-        done = self._look(op)
+        done = self.when(op)
         return done is not None and self._clock() >= done
 
     def future(self, op: int, inner: Any) -> Any:
@@ -270,17 +277,17 @@ class Pace:
     def _when_done(self, op: int) -> int:
         """Waits until it is known: some ranks of a collective are done before others have come."""
         operation = self._operations[op]
-        if operation.name == "send" and self._look(op) is None:
+        if operation.name == "send" and self.when(op) is None:
             operation.done = self._clock()  # it is over, so its receive was posted, by whomever
-        done: int = self._await(self._look, op)
+        done: int = self._await(self.when, op)
         return done
 
-    def _look(self, op: int) -> int | None:
+    def when(self, op: int) -> int | None:
+        """When `op` is complete on the cluster (ns); None: not known yet."""
         with self._lock:
             return self._completion(op)
 
     def _completion(self, op: int) -> int | None:
-        """When `op` is complete (ns); None: not known yet."""
         operation = self._operations[op]
         if operation.anyone and operation.fields["peer"] >= 0:
             operation.anyone = False
@@ -359,7 +366,7 @@ class Pace:
         behind = self._clock() - self.at
         if behind > BEHIND:
             self.at += behind
-            if late:
+            if late and self._spans:  # outside of spans, nobody looks
                 self._late += 1
                 self._behind += behind
 

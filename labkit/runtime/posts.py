@@ -112,10 +112,10 @@ class Posts:
             while self._read[rank] < written:
                 at = _place(self._read[rank] + 1)
                 record = words[at : at + _WORDS].tolist()
+                if reduce(xor, record) or record[0] <= self._read[rank]:
+                    break  # half written: it is whole at the next look
                 if record[0] > self._read[rank] + 1:
                     self._lost = rank  # overtaken while reading
-                elif record[0] != self._read[rank] + 1 or reduce(xor, record):
-                    break  # half written: it is whole at the next look
                 else:
                     self._keep(record)
                 self._read[rank] += 1

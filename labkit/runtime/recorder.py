@@ -217,7 +217,7 @@ class RecordedWork(Work):
                 told = False
             if pace is not None:
                 self._learn_source()
-                pace.hold(self.op)
+                pace.hold(self.op, self.fields)
             if self.check is not None:
                 self.check(where)
             return bool(done)

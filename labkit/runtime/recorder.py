@@ -212,12 +212,12 @@ class RecordedWork(Work):
         told = page is not None and page.wait(self.op, bounded)
         try:
             done = self.inner.wait(timeout) if bounded else self.inner.wait()
-            if told:
-                page.go_on()  # type: ignore[union-attr]
-                told = False
             if pace is not None:
                 self._learn_source()
                 pace.hold(self.op, self.fields)
+            if told:
+                page.go_on()  # type: ignore[union-attr]
+                told = False
             if self.check is not None:
                 self.check(where)
             return bool(done)

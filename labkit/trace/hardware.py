@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from labkit.trace.tables import brief, in_bytes
 from labkit.trace.traffic import closed_form
 
 if TYPE_CHECKING:
@@ -140,7 +141,9 @@ class Link:
             raise ValueError(f"{where}bandwidth={self.bandwidth}: give bytes a second, above 0")
 
     def __str__(self) -> str:
-        figures = f"{self.latency * 1e6:g} µs, {self.bandwidth / 1e9:g} GB/s"
+        fast = math.isinf(self.bandwidth)
+        rate = "no limit" if fast else f"{in_bytes(self.bandwidth)}/s"
+        figures = f"{brief(self.latency)}, {rate}"
         return f"{self.name}: {figures}" if self.name else figures
 
     def time(self, steps: float, size: Size) -> Size:

@@ -310,7 +310,7 @@ def test_seconds_that_are_no_time(seconds: object) -> None:
 def test_what_is_noted() -> None:
     on = cluster(0.01, 2e9, name="slow")
     assert note(on, [Paced()]) == (
-        "on test (slow: 10000 µs, 2 GB/s); compute: as the spans say, elsewhere FLOPs"
+        "on test (slow: 10.0 ms, 2 GB/s); compute: as the spans say, elsewhere FLOPs"
     )
     assert "spans of 1 ms: pacing holds from 20 ms up" in note(on, [Paced(shortest=0.001), Paced()])
     assert "pacing holds" not in note(on, [Paced(shortest=0.02)])

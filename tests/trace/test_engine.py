@@ -364,7 +364,7 @@ def test_all_but_times_is_kept_and_the_clock_says_modelled() -> None:
     about = retimed.about
     assert (about.clock, about.error, about.cores) == ("modelled", 0, 0)
     assert about.note == (
-        "on test (wire: 2 µs, 0.5 GB/s); compute: CPU time as recorded; "
+        "on test (wire: 2.00 µs, 500 MB/s); compute: CPU time as recorded; "
         "links are not shared between groups"
     )
 

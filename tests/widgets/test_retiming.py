@@ -57,7 +57,7 @@ def test_a_changed_link_retimes_and_loses_its_name() -> None:
     assert slow.columns["end"].tolist() == trace.retime(own, "cpu").columns["end"].tolist()
     assert "NVLink" in slow.about.note
     assert "network" not in slow.about.note
-    assert "1000 µs, 1 GB/s" in slow.about.note
+    assert "1.00 ms, 1 GB/s" in slow.about.note
 
 
 def test_what_an_operation_costs_besides_its_steps_stays() -> None:

@@ -120,7 +120,7 @@ def test_a_link_that_is_moved_retimes_and_shows_the_model() -> None:
     assert columns["end"].max() == np.nanmax(wanted.columns["done"])
     timeline.bandwidth = [None]
     assert timeline.bandwidth == (math.inf,)
-    assert "inf GB/s" in timeline.modelled.about.note
+    assert "no limit" in timeline.modelled.about.note
 
 
 def test_the_trace_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,9 @@ def _flown(fn: Callable[..., Any], args: tuple[Any, ...], folder: str, after: fl
     fn(*args)
     timer.cancel()
     dump()
+    # One that left would cut off those that hang. If another fails, the launcher ends this one.
+    while not all((Path(folder) / f"{r}").exists() for r in range(dist.get_world_size())):
+        time.sleep(0.02)
 
 
 def _entries(rank: int, dump: Mapping[str, Any]) -> Iterator[Entry]:

@@ -56,7 +56,7 @@ class Entry:
     where: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Flight:
     """The entries of all ranks, by rank and in order; shown as a table."""
 
@@ -69,6 +69,9 @@ class Flight:
         ]
         head = ["rank", "group", "number", "operation", "state", "where"]
         return tables.Table("torch's Flight Recorder", head, rows, labels=len(head))
+
+    def __repr__(self) -> str:
+        return f"Flight({len(self.entries)} entries)"
 
     def __str__(self) -> str:
         return tables.plain(self._table())

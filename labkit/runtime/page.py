@@ -17,7 +17,6 @@ Cost: about 2 µs a call, 0.5 µs a wait.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import json
 import mmap
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.runtime.calls import KINDS, Call
+from labkit.runtime.threads import is_alone
 from labkit.trace.events import Group
 
 _WORD = struct.Struct("@q")
@@ -42,9 +42,6 @@ _TEXT = 1 << 17
 _KEPT = 4096  # of that, for names that have to be known
 _SIZE = _AT_TEXT + _TEXT
 _LENGTH = struct.Struct("@H")
-
-# Threads of these do not speak to other ranks.
-_QUIET = ("multiprocessing.", "torch.utils.data.", "labkit.runtime.")
 
 
 class Main(IntEnum):
@@ -143,7 +140,7 @@ class Page:
         """
         if threading.get_ident() != self._main:
             return False
-        self._stand(Main.WAITING, op, not bounded and _is_alone())
+        self._stand(Main.WAITING, op, not bounded and is_alone())
         return True
 
     def join(self, ops: Sequence[int]) -> None:
@@ -151,7 +148,7 @@ class Page:
         if threading.get_ident() == self._main:
             told = ops[-_JOINED:]
             struct.pack_into(f"@{len(told)}q", self._map, _AT_JOIN, *told)
-            self._stand(Main.JOINING, len(told), _is_alone())
+            self._stand(Main.JOINING, len(told), is_alone())
 
     def go_on(self) -> None:
         """The main thread runs."""
@@ -272,19 +269,3 @@ class Reader:
                 else:  # it is being made
                     found.close()
         return self._map is not None
-
-
-def _is_alone() -> bool:
-    """Whether no other thread of this process can speak to a rank while this one waits."""
-    if not _thread._count():
-        return True
-    here = threading.current_thread()
-    return not any(
-        type(thread) is threading.Thread and thread is not here and _speaks(thread)
-        for thread in threading.enumerate()
-    )
-
-
-def _speaks(thread: threading.Thread) -> bool:
-    target = getattr(thread, "_target", None)
-    return not str(getattr(target, "__module__", "")).startswith(_QUIET)

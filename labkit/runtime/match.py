@@ -13,6 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from labkit.runtime.branches import alternatives
 from labkit.runtime.calls import ANYONE, Call
 from labkit.trace.events import Group
 
@@ -67,7 +68,8 @@ def crossed(first: dict[int, Call], second: dict[int, Call]) -> tuple[Call, ...]
     """Two collectives that fit, entered in another order by some ranks: line A, then B; B, then A.
 
     Different lines alone are no error, nor are roles that change hands (one rank's line A, the
-    others' B, and next time another rank's A): the very ranks that were at A must be at B next.
+    others' B, and next time another rank's A): the very ranks that were at A must be at B next. Two
+    ranks that change places do that, too: known by lines that are branches of one `if`.
 
     Parameters
     ----------
@@ -88,6 +90,8 @@ def crossed(first: dict[int, Call], second: dict[int, Call]) -> tuple[Call, ...]
     if first.keys() != second.keys():
         return None
     if any(second[r].where != lines[c.where] for r, c in first.items()):
+        return None
+    if alternatives(a.where, other.where):
         return None
     return (a, second[a.rank], other, second[other.rank])
 

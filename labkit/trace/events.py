@@ -76,7 +76,7 @@ class Group:
     """A process group: its name in torch, its description, its global ranks."""
 
     name: str
-    description: str
+    description: str = field(compare=False)  # ranks may describe a group in words of their own
     ranks: tuple[int, ...]
 
 

@@ -58,7 +58,12 @@ class Call(NamedTuple):
         return words if group == "default" else f'{words} in group "{group}"'
 
     def __str__(self) -> str:
-        return f"{self.title} of {self.elements} {self.dtype}" if self.elements else self.title
+        if not self.elements:
+            return self.title
+        size, pieces = str(self.elements), len(self.group.ranks)
+        if self.name == "scatter" and self.rank == self.peer:  # the others are given a piece each
+            size = f"{pieces} × {self.elements // pieces}"
+        return f"{self.title} of {size} {self.dtype}"
 
 
 def calls_of(record: RankRecord) -> Iterator[Call]:

@@ -337,12 +337,15 @@ class Recorded(dist.ProcessGroup):
         return self._collective("all_gather", "all_gather_single_coalesced", a, k, _input(a, k))
 
     def gather(self, *a: Any, **k: Any) -> Any:
-        return self._collective("gather", "gather", a, k, _input(a, k))
+        data = _input(a, k)
+        return self._collective("gather", "gather", a, k, data, self.size() * _elements(data))
 
     def scatter(self, *a: Any, **k: Any) -> Any:
         data = _input(a, k)
         received = _arg(a, k, 0, "output_tensors", "output_tensor")
-        return self._collective("scatter", "scatter", a, k, data if _tensors(data) else received)
+        whole = self.size() * _elements(received)
+        payload = data if _tensors(data) else received
+        return self._collective("scatter", "scatter", a, k, payload, whole)
 
     def reduce_scatter(self, *a: Any, **k: Any) -> Any:
         return self._collective("reduce_scatter", "reduce_scatter", a, k, _input(a, k))
@@ -540,8 +543,11 @@ def _description(name: str, words: str) -> str:
 
 def _whole(args: Any, kwargs: Any) -> int:
     """Elements that an all-gather gives every rank: the same on all, however uneven the parts."""
-    output = _arg(args, kwargs, 0, "output_tensors", "output_tensor", "output")
-    return sum(tensor.numel() for tensor in _tensors(output))
+    return _elements(_arg(args, kwargs, 0, "output_tensors", "output_tensor", "output"))
+
+
+def _elements(payload: Any) -> int:
+    return sum(tensor.numel() for tensor in _tensors(payload))
 
 
 def _unchanged(rank: int, tensors: list[torch.Tensor], fields: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import reprlib
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -182,7 +183,7 @@ def _check(
         if value < least:
             raise ValueError(f"{name}={value}: use {least} or more")
     for name, value in (("timeout", timeout), ("patience", patience)):
-        if value is None:
+        if value is None and name == "timeout":
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"{name}={value!r}: use a number of seconds")
@@ -198,7 +199,7 @@ def _check(
 def _check_pace(pace: Any, backend: str, trace: bool) -> None:
     if not isinstance(pace, Cluster):
         raise TypeError(
-            f"pace={pace!r}: give a labkit.trace.Cluster, as in "
+            f"pace={reprlib.repr(pace)}: give a labkit.trace.Cluster, as in "
             "pace=Cluster(device, Link(latency, bandwidth)) or pace=CLUSTERS['H100']"
         )
     if not trace:

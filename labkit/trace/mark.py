@@ -48,10 +48,21 @@ def mark(
 
     Raises
     ------
+    TypeError : what is marked is no module, `name` is no text, or seconds are no number
     ValueError : seconds that are negative or not finite
     """
+    if not hasattr(module, "register_forward_pre_hook"):
+        raise TypeError(
+            f"mark takes a module, such as model.layers[0], not {type(module).__name__}"
+        )
+    if not isinstance(name, str):
+        raise TypeError(f"name={name!r}: give the name that the spans are to have, as text")
     for key, value in (("forward", forward), ("backward", backward)):
-        if value is not None and not 0 <= value < float("inf"):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{key}={value!r}: give seconds, 0 or more, or leave it out")
+        if not 0 <= value < float("inf"):
             raise ValueError(f"{key}={value!r}: give seconds, 0 or more, or leave it out")
     return Mark(module, name, forward, backward)
 

@@ -313,6 +313,7 @@ def test_the_next_launch_works_after_every_kind_of_failure() -> None:
         ({"timeout": float("nan")}, ValueError, "timeout=nan"),
         ({"timeout": "1"}, TypeError, "timeout='1'"),
         ({"patience": -1}, ValueError, "patience=-1"),
+        ({"patience": None}, TypeError, "patience=None: use a number of seconds"),
         ({"backend": "glo"}, ValueError, "backend='glo'"),
         ({"backend": "nccl"}, ValueError, "0 GPUs here"),
         ({"pace": 1}, TypeError, "pace=1"),

@@ -245,3 +245,18 @@ def test_outside_a_recording_nothing_is_changed() -> None:
 def test_seconds_that_are_no_time(seconds: float) -> None:
     with pytest.raises(ValueError, match=r"backward=.*: give seconds, 0 or more"):
         mark(nn.Linear(1, 1), "a", backward=seconds)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "options", "words"),
+    [
+        (torch.ones(1), "a", {}, "mark takes a module, such as .*, not Tensor"),
+        ("layer", "a", {}, "not str"),
+        (nn.Linear(1, 1), 3, {}, "name=3"),
+        (nn.Linear(1, 1), "a", {"forward": "1"}, "forward='1': give seconds"),
+        (nn.Linear(1, 1), "a", {"backward": True}, "backward=True: give seconds"),
+    ],
+)
+def test_what_cannot_be_marked(module: Any, name: Any, options: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        mark(module, name, **options)

@@ -56,7 +56,7 @@ class Entry:
     where: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Flight:
     """The entries of all ranks, by rank and in order; shown as a table."""
 
@@ -69,6 +69,9 @@ class Flight:
         ]
         head = ["rank", "group", "number", "operation", "state", "where"]
         return tables.Table("torch's Flight Recorder", head, rows, labels=len(head))
+
+    def __repr__(self) -> str:
+        return f"Flight({len(self.entries)} entries)"
 
     def __str__(self) -> str:
         return tables.plain(self._table())
@@ -135,7 +138,20 @@ def _flown(fn: Callable[..., Any], args: tuple[Any, ...], folder: str, after: fl
     timer.start()
     fn(*args)
     timer.cancel()
+    _settle(flight_recorder_dump)
     dump()
+    # One that left would cut off those that hang. If another fails, the launcher ends this one.
+    while not all((Path(folder) / f"{r}").exists() for r in range(dist.get_world_size())):
+        time.sleep(0.02)
+
+
+def _settle(dump: Callable[[], bytes]) -> None:
+    """Give torch a moment to note that the last collective, which is over, is complete."""
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until:
+        if all(entry["retired"] for entry in pickle.loads(dump())["entries"]):
+            return
+        time.sleep(0.02)
 
 
 def _entries(rank: int, dump: Mapping[str, Any]) -> Iterator[Entry]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import labkit
 from labkit.runtime import flight
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -35,6 +36,29 @@ def test_a_hang_shows_what_each_rank_entered() -> None:
     ]  # fmt: skip
     assert f"line {lines + 4}</th>" in told._repr_html_()
     assert "TORCH_FR_BUFFER_SIZE" not in os.environ
+
+
+def forgetful() -> None:
+    if dist.get_rank() != 1:
+        dist.all_reduce(torch.ones(1))
+
+
+def test_a_rank_that_has_finished_does_not_cut_off_the_others() -> None:
+    told = flight.record(forgetful, ranks=3, after=2)
+    assert [(e.rank, e.seq, e.state) for e in told.entries] == [
+        (0, 1, "scheduled"), (2, 1, "scheduled"),
+    ]  # fmt: skip
+
+
+def fail() -> None:
+    if dist.get_rank() == 1:
+        raise ValueError("no")
+    dist.barrier()
+
+
+def test_a_rank_that_fails_is_told_at_once() -> None:
+    with pytest.raises(labkit.RankFailed, match="no"):
+        flight.record(fail, ranks=2, after=30)
 
 
 def test_a_run_that_ends_is_told_to_its_end() -> None:

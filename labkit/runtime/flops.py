@@ -74,9 +74,9 @@ class _Thread(threading.local):
 
 
 class CountFlops:
-    """Within it, ``log.flops`` grows by the operations that this thread runs (context manager).
+    """Within it, ``log.flops`` grows by the operations of the thread that made it, as they run.
 
-    A backward counts on whatever thread it runs. Results keep their bits.
+    A context manager. A backward counts on whatever thread it runs. Results keep their bits.
 
     Parameters
     ----------
@@ -90,7 +90,6 @@ class CountFlops:
         self._kernels: Library | None = None
 
     def __enter__(self) -> CountFlops:
-        self._thread = threading.get_ident()
         self._kernels = Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators")

@@ -1,7 +1,12 @@
-// The ledger: a table, and under each figure by which run it was filled.
+// The ledger: a table, and by which run each figure was filled; told once a row where it was one run.
+
+/** No line ends between a number and its unit. */
+function unbroken(text) {
+  return text.replace(/(\d) (?=%|[kMGT]?(?:B|FLOP)\b|[mµ]?s\b)/g, "$1\u00a0");
+}
 
 function ledgerCell({ text, stamp, empty }, note) {
-  const cell = make("td", { class: empty ? "labkit-ledger-empty" : "" }, make("div", { text }));
+  const cell = make("td", { class: empty ? "labkit-ledger-empty" : "" }, make("div", { text: unbroken(text) }));
   if (note) cell.append(make("div", { class: "labkit-ledger-note", text: note }));
   if (stamp) cell.append(make("small", { text: stamp }));
   return cell;
@@ -13,10 +18,11 @@ function ledgerTable(heads, rows) {
     make("caption", { text: "The ledger" }),
     make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col", text })))),
     make("tbody", {}, ...rows.map(({ technique, cells, note, marked }) => {
-      const row = make("tr", marked ? { class: "labkit-ledger-marked" } : {},
-        make("th", { scope: "row", text: technique }),
-        ...cells.map((cell, i) => ledgerCell(cell, i === last ? note : "")));
-      return row;
+      const [stamp, ...more] = new Set(cells.map((cell) => cell.stamp).filter(Boolean));
+      const one = stamp && !more.length;
+      return make("tr", marked ? { class: "labkit-ledger-marked" } : {},
+        make("th", { scope: "row", text: technique }, ...(one ? [make("small", { text: stamp })] : [])),
+        ...cells.map((cell, i) => ledgerCell(one ? { ...cell, stamp: "" } : cell, i === last ? note : "")));
     })));
 }
 

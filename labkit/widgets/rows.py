@@ -60,7 +60,7 @@ def rows_of(picture: Picture, ranks: int, least: NDArray[np.int64] | None = None
     compute = 24.0 if ranks <= 8 else 14.0 if ranks <= 32 else 8.0
     rows, top = [], 0.0
     for number in lanes.tolist():
-        roomy = 18.0 if number <= 1 else 14.0 if number == 2 else 12.0
+        roomy = 18.0 if number <= 1 else 14.0 if number == 2 else min(12.0, 48.0 / number)
         rows.append(Row(top, compute, roomy if ranks <= 8 else min(roomy, compute / 2), number))
         top = rows[-1].bottom + (12.0 if ranks <= 8 else 5.0)
     return rows

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 WIDTH = 1000  # pixels on the page; the file holds 1.5 times as many
 _HEAD, _AXIS, _LEGEND = 34, 38, 30  # pixels: over a run, under it, a line of the legend
 _NOTE = 17  # pixels, a further line of text
+_UNDER = 7  # pixels between a head's first line, with the frame of its word, and the next
 _DASHED = {"measured": "solid", "paced": "solid", "modelled": "dashed"}
 
 
@@ -36,7 +37,7 @@ def draw(*panels: Panel) -> bytes:
     used = sorted({style for panel in panels for style in _used(panel)})
     length = max(panel.length for panel in panels)
     inner = WIDTH - LEFT - RIGHT
-    heads = [_HEAD + _NOTE * (len(_note_lines(panel.about, panel.title)) - 1) for panel in panels]
+    heads = [_head_height(panel) for panel in panels]
     saids = [[line for said in p.said for line in textwrap.wrap(said, 150)] for p in panels]
     tails = [_AXIS + _NOTE * len(said) for said in saids]
     height = sum(heads) + sum(tails) + sum(p.height for p in panels) + _LEGEND * _legend_lines(used)
@@ -82,6 +83,11 @@ def _note_lines(about: About, title: str) -> list[str]:
     return ["", *textwrap.wrap(note, 150)]
 
 
+def _head_height(panel: Panel) -> float:
+    further = len(_note_lines(panel.about, panel.title)) - 1
+    return _HEAD + (_UNDER + _NOTE * further if further else 0)
+
+
 def _head(figure: Figure, panel: Panel, top: float, height: float) -> None:
     about, title = panel.about, panel.title
     y = 1 - (top + 17) / height
@@ -99,8 +105,9 @@ def _head(figure: Figure, panel: Panel, top: float, height: float) -> None:
     )  # fmt: skip
     x += 6 + badge.get_window_extent().width / figure.dpi * 100 + 16
     for number, line in enumerate(_note_lines(about, title)):
+        down = _UNDER + number * _NOTE if number else 0
         figure.text(
-            (x if number == 0 else 8) / WIDTH, y - number * _NOTE / height, line, fontsize=8.5,
+            (x if number == 0 else 8) / WIDTH, y - down / height, line, fontsize=8.5,
             color=INK, va="center", parse_math=False,
         )  # fmt: skip
 

@@ -22,3 +22,11 @@ def test_a_rank_has_as_many_lanes_as_it_needs_and_no_more() -> None:
 def test_lanes_can_be_kept_free() -> None:
     picture = build(trace_of([SEND], ranks=2))
     assert [row.number for row in rows_of(picture, 2, np.array([3, 0]))] == [3, 0]
+
+
+def test_many_operations_at_once_share_the_room_of_four() -> None:
+    for number in (4, 5, 8):
+        row = rows_of(build(trace_of([SEND] * number, ranks=2)), 2)[0]
+        assert row.number == number
+        assert row.bottom - row.lane(COMMUNICATION)[0] == 48
+        assert row.lane(COMMUNICATION)[1] >= 5  # thinner than that, a bar cannot be seen

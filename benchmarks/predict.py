@@ -2,16 +2,13 @@
 
 Two ranks, one core each, one thread a rank: the lessons' GPT and a wider one, trained by torch's
 DDP, FSDP2 (``fully_shard``), DTensor (``parallelize_module``) and pipelining. In each pair one run
-is recorded and retimed on the machine as `measure` found it just before, and another run, not
-recorded, is timed; which goes first alternates. A run's step time is the median of its steps, or
-with ``--best`` the shortest, predicted and happened: on a machine that does other things besides.
-The last columns set the prediction beside the recorded run itself.
-
-FLOPs are not counted here: counting them costs 10 to 30 % of CPU time with models so small, which
-would be in the prediction and not in a run that is not recorded (``--count`` shows it).
+is recorded, as `labkit.launch` records, and retimed on the machine as `measure` found it just
+before, and another run, not recorded, is timed; which goes first alternates. A run's step time is
+the median of its steps, and in a row of its own the shortest, predicted and happened: on a machine
+that does other things besides. The last columns set the prediction beside the recorded run itself.
 
     python benchmarks/predict.py                     # all, some twenty minutes on two quiet cores
-    python benchmarks/predict.py --only ddp fsdp2 --pairs 20
+    python benchmarks/predict.py --only ddp fsdp2 --shapes wider --pairs 30
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -40,7 +36,6 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import _disable_current_modes
 
 import labkit
 from labkit.lessons import GPT, GPTConfig, Windows, text
@@ -134,7 +129,7 @@ def pipeline(config: GPTConfig) -> tuple[nn.Module, Callable[[Tensor, Tensor], N
 TECHNIQUES = {"ddp": ddp, "fsdp2": fsdp2, "dtensor": dtensor, "pipeline": pipeline}
 
 
-def train(technique: str, shape: str, count: bool) -> list[float]:
+def train(technique: str, shape: str) -> list[float]:
     """Seconds of each step of this rank; the first few are left out."""
     config, windows = SHAPES[shape]
     model, step = TECHNIQUES[technique](config)
@@ -143,43 +138,56 @@ def train(technique: str, shape: str, count: bool) -> list[float]:
     rank, taken = dist.get_rank(), []
     shared = technique in ("dtensor", "pipeline")  # all ranks work on one batch
     tokens, targets = data.batch([i + (0 if shared else windows * rank) for i in range(windows)])
-    with nullcontext() if count else _disable_current_modes():
-        for i in range(WARM + STEPS):
-            began = time.perf_counter()
-            with span("step", step=i):
-                optimizer.zero_grad()
-                step(tokens, targets)
-                optimizer.step()
-            taken.append(time.perf_counter() - began)
+    for i in range(WARM + STEPS):
+        began = time.perf_counter()
+        with span("step", step=i):
+            optimizer.zero_grad()
+            step(tokens, targets)
+            optimizer.step()
+        taken.append(time.perf_counter() - began)
     return taken[WARM:]
 
 
-Typical = Callable[[list[float]], float]  # the median, or the shortest
+TYPICAL: dict[str, Callable[[list[float]], float]] = {"median": median, "shortest": min}
 
 
-def predicted(trace: Trace, here: Cluster, typical: Typical) -> float:
-    """A step's time on `here`, from one step's end to the next one's."""
+def predicted(trace: Trace, here: Cluster) -> list[float]:
+    """The steps' times on `here`, each from one step's end to the next one's."""
     ends = [step.end for step in trace.retime(here, "cpu").steps]
-    return typical([b - a for a, b in pairwise(ends[WARM - 1 :])])
+    return [b - a for a, b in pairwise(ends[WARM - 1 :])]
 
 
-def compare(technique: str, shape: str, pairs: int, typical: Typical, count: bool) -> list[str]:
-    run = partial(labkit.launch, train, technique, shape, count, ranks=2, threads=1, backend="gloo",
+def compare(technique: str, shape: str, pairs: int) -> list[list[str]]:
+    """A row of the table for each typical step."""
+    run = partial(labkit.launch, train, technique, shape, ranks=2, threads=1, backend="gloo",
                   seed=0, timeout=120)  # fmt: skip
-    guesses, happened, recorded = [], [], []
+    guesses: list[list[float]] = []  # of each pair: its steps
+    happened: list[list[list[float]]] = []  # and its ranks' steps
+    recorded: list[list[list[float]]] = []
+    loads = [os.getloadavg()[0]]
     for pair in range(pairs):
         here = measure_machine(ranks=2)
         for what in ("record", "time") if pair % 2 == 0 else ("time", "record"):
             if what == "time":
-                happened.append(max(map(typical, run(trace=False).results)))
+                happened.append(list(run(trace=False).results))
             else:
                 result = run()
-                guesses.append(predicted(result.trace, here, typical))
-                recorded.append(max(map(typical, result.results)))
-    found, own = ratio(guesses, happened), ratio(guesses, recorded)
-    ms = [f"{median(times) * 1e3:.1f}" for times in (guesses, happened, recorded)]
-    within = ["yes" if abs(r.median - 1) <= 0.15 else "no" for r in (found, own)]
-    return [technique, shape, *ms, str(found), within[0], str(own), within[1]]
+                guesses.append(predicted(result.trace, here))
+                recorded.append(list(result.results))
+        loads.append(os.getloadavg()[0])
+    rows = []
+    for name, typical in TYPICAL.items():
+        times = [
+            [typical(steps) for steps in guesses],
+            [max(map(typical, ranks)) for ranks in happened],
+            [max(map(typical, ranks)) for ranks in recorded],
+        ]
+        found, own = ratio(times[0], times[1]), ratio(times[0], times[2])
+        ms = [f"{median(those) * 1e3:.1f}" for those in times]
+        within = ["yes" if abs(r.median - 1) <= 0.15 else "no" for r in (found, own)]
+        load = f"{min(loads):.1f} to {max(loads):.1f}"
+        rows.append([technique, shape, name, *ms, str(found), within[0], str(own), within[1], load])
+    return rows
 
 
 def main() -> None:
@@ -187,20 +195,18 @@ def main() -> None:
     options.add_argument("--pairs", type=int, default=20, help="pairs of runs (at least 6)")
     options.add_argument("--only", nargs="*", choices=TECHNIQUES, default=[*TECHNIQUES])
     options.add_argument("--shapes", nargs="*", choices=SHAPES, default=[*SHAPES])
-    options.add_argument("--best", action="store_true", help="the shortest step, not the median")
-    options.add_argument("--count", action="store_true", help="count FLOPs while recording")
     chosen = options.parse_args()
     rows = []
     for technique in chosen.only:
         for shape in chosen.shapes:
-            typical = min if chosen.best else median
-            rows.append(compare(technique, shape, chosen.pairs, typical, chosen.count))
-            print(*rows[-1], file=sys.stderr, flush=True)
+            for row in compare(technique, shape, chosen.pairs):
+                print(*row, file=sys.stderr, flush=True)
+                rows.append(row)
     print(measure_machine(ranks=2))
-    print(f"load of this machine just now: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    head = ["technique", "shape", "predicted ms", "happened ms", "recorded ms",
+    print(f"{chosen.pairs} pairs, on {os.cpu_count()} cores")
+    head = ["technique", "shape", "step", "predicted ms", "happened ms", "recorded ms",
             "predicted/happened [95 %]", "within 15 %",
-            "predicted/recorded [95 %]", "within 15 %"]  # fmt: skip
+            "predicted/recorded [95 %]", "within 15 %", "load"]  # fmt: skip
     print(table(head, rows))
 
 

@@ -138,9 +138,19 @@ def _flown(fn: Callable[..., Any], args: tuple[Any, ...], folder: str, after: fl
     timer.start()
     fn(*args)
     timer.cancel()
+    _settle(flight_recorder_dump)
     dump()
     # One that left would cut off those that hang. If another fails, the launcher ends this one.
     while not all((Path(folder) / f"{r}").exists() for r in range(dist.get_world_size())):
+        time.sleep(0.02)
+
+
+def _settle(dump: Callable[[], bytes]) -> None:
+    """Give torch a moment to note that the last collective, which is over, is complete."""
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until:
+        if all(entry["retired"] for entry in pickle.loads(dump())["entries"]):
+            return
         time.sleep(0.02)
 
 

@@ -1,30 +1,33 @@
 """Counts the floating-point operations that a rank runs, as it runs them.
 
-One bare dispatch mode sees every operation of torch below autograd, forward and backward, and adds
-torch's own formulas (`torch.utils.flop_counter.flop_registry`) to the log's running count. Only
-matrix products, convolutions and attention have a formula. Everything else counts 0, and so do the
-fused LSTM and GRU of the CPU, what `torch.compile` fuses, and what is inside `torch.cond`. torch's
-`FlopCounterMode` is not used: it puts autograd nodes of its own around modules, and
-`torch.autograd.grad`, hence torch's pipelining, breaks under it.
+Operations that have a formula (matrix products, convolutions, attention) get a kernel of ours in
+the place of torch's own: it calls torch's and adds to the log's running count what the formula
+says (`torch.utils.flop_counter.flop_registry`). It stands where the work is done, below autograd,
+DTensor and every mode, so that a rank counts what it computes and not the whole model, and what
+computes nothing (fake and meta tensors) counts nothing. Everything else counts 0, and so do the
+fused LSTM and GRU of the CPU and what `torch.compile` fuses.
+
+A `TorchDispatchMode` is not used, nor torch's `FlopCounterMode`: a mode takes every operation
+through Python, 5 to 40 µs each. That was a fifth of a small model's step, and stood in the recorded
+CPU time as if the model had needed it.
 
 Attention counts in full whether causal or not, as in torch: a kernel that skips the masked half
 does about half the work that is counted. The fused backward counts 5 products (it computes the
 scores anew) against 2 forward; unfused, as with dropout on a CPU, it counts 4.
 
-A wrapper such as DTensor is asked to unwrap itself first, so a rank counts what it computes and not
-the whole model. Fake and meta tensors compute nothing and count nothing.
-
-Cost: a few microseconds an operation.
+Cost: a few microseconds an operation that has a formula, nothing for any other; a few milliseconds
+to put the kernels in their place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.library import Library, get_kernel
 from torch.utils.flop_counter import flop_registry
 
 from labkit.trace.log import Log
@@ -64,83 +67,79 @@ _OURS: dict[Any, Formula] = {
 }
 
 
-class CountFlops(TorchDispatchMode):
-    """Within it, ``log.flops`` grows by the operations that this thread runs (context manager).
+class _Thread(threading.local):
+    """What one thread is doing."""
 
-    Results keep their bits. Under `torch.inference_mode`, where whole layers arrive, they are taken
-    apart into their products first.
+    inside = False  # an operation that is counted: what it calls is part of it
+
+
+class CountFlops:
+    """Within it, ``log.flops`` grows by the operations of the thread that made it, as they run.
+
+    A context manager. A backward counts on whatever thread it runs. Results keep their bits.
 
     Parameters
     ----------
     log : the log whose count grows; spans and events stamp it
     """
 
-    # Without it an operator of higher order (`torch.cond`, flex attention) fails under any mode.
-    supports_higher_order_operators = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let `torch.compile` compile, as it would unrecorded, instead of falling back to eager."""
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # True, the default, wraps __torch_dispatch__ so that the first operation imports torch's
-        # compiler: 1.7 s a process, and DTensor with it.
-        return False
-
     def __init__(self, log: Log) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self._log = log
-        self._formulas: dict[Any, Formula | None] = {}
-        self._composite: dict[Any, bool] = {}
+        self._thread = threading.get_ident()
+        self._here = _Thread()
+        self._kernels: Library | None = None
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if types and any(_is_wrapper(kind) for kind in types):
-            return NotImplemented  # the wrapper unwraps; what it runs comes by again
-        try:
-            formula = self._formulas[func]
-        except KeyError:
-            formula = self._formulas[func] = _formula(func)
-            self._composite[func] = formula is None and _is_composite(func)
-        if formula is None:
-            if self._composite[func]:
-                with self:
-                    parts = func.decompose(*args, **kwargs)
-                if parts is not NotImplemented:
-                    return parts
-            return func(*args, **kwargs)
-        out = func(*args, **kwargs)
-        first = out[0] if isinstance(out, tuple | list) else out
-        if not (isinstance(first, FakeTensor) or (first is not None and first.is_meta)):
-            self._log.flops += formula(args, kwargs, out)
-        return out
+    def __enter__(self) -> CountFlops:
+        self._kernels = Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Warning only once for all operators")
+            for op, key, formula in _counted():
+                kernel = self._kernel(get_kernel(op, key).call_boxed, formula)
+                self._kernels.impl(op, kernel, key, with_keyset=True, allow_override=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._kernels is not None:
+            self._kernels._destroy()
+            self._kernels = None
+
+    def _kernel(self, real: Callable[..., Any], formula: Formula) -> Callable[..., Any]:
+        log, here = self._log, self._here
+
+        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            if here.inside or not self._ours():
+                return real(keys, *args, **kwargs)
+            here.inside = True
+            try:
+                out = real(keys, *args, **kwargs)
+            finally:
+                here.inside = False
+            log.flops += formula(args, kwargs, out)
+            return out
+
+        return kernel
+
+    def _ours(self) -> bool:
+        # On a GPU a backward has a thread of its own.
+        return threading.get_ident() == self._thread or torch._C._current_graph_task_id() >= 0
 
 
-def _formula(func: Any) -> Formula | None:
-    packet = getattr(func, "_overloadpacket", func)
-    if packet in _OURS:
-        return _OURS[packet]
-    counted = flop_registry.get(packet)
-    if counted is None:
-        return None
+def _counted() -> Iterator[tuple[Any, str, Formula]]:
+    """What has a kernel here and a formula, with the key of the kernel's device."""
+    for packet in {*flop_registry, *_OURS}:
+        if not isinstance(packet, torch._ops.OpOverloadPacket):
+            continue  # of higher order: what it calls comes by itself
+        formula = _OURS.get(packet) or _torchs(flop_registry[packet])
+        for op in (getattr(packet, name) for name in packet.overloads()):
+            # What autograd takes apart is counted by its parts; a kernel would hide them from it.
+            if torch._C._dispatch_has_kernel_for_dispatch_key(
+                op.name(), "CompositeImplicitAutograd"
+            ):
+                continue
+            for key in ("CPU", "CUDA"):
+                if torch._C._dispatch_has_computed_kernel_for_dispatch_key(op.name(), key):
+                    yield op, key, formula
+
+
+def _torchs(counted: Callable[..., Any]) -> Formula:
     return lambda args, kwargs, out: int(counted(*args, **kwargs, out_val=out))
-
-
-def _is_wrapper(kind: type) -> bool:
-    if kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl:  # type: ignore[attr-defined]
-        return False  # torch.Tensor itself, and parameters
-    return not issubclass(kind, FakeTensor)
-
-
-def _is_composite(func: Any) -> bool:
-    # "prim" holds questions such as a tensor's device, which the dispatcher does not know.
-    known = isinstance(func, torch._ops.OpOverload) and func.namespace != "prim"
-    return known and func._can_decompose()

@@ -35,8 +35,8 @@ __all__ = [
 ]
 
 
-# A context in which dispatch modes, such as the one that counts FLOPs, see no call; torch hands it
-# on to the threads of a backend.
+# A context in which dispatch modes (a program's own) see no call; torch hands it on to the threads
+# of a backend.
 unseen_by_modes = torch._C._DisableTorchDispatch
 
 

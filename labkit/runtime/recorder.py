@@ -474,7 +474,7 @@ class Recorded(dist.ProcessGroup):
             device = tensors[0].device.type if tensors else self._only_device
             backend = self._backends.get(device)
             if backend is not None:
-                # gloo's threads work as this one does; counting there would lose their errors.
+                # gloo's threads work as this one does; a mode there would lose their errors.
                 with private.unseen_by_modes():
                     return getattr(backend, name)(*args)
         return getattr(self.real, method)(*args, **kwargs)

@@ -353,7 +353,7 @@ def test_the_table_of_a_step_counts_that_step_alone(opened: Lab) -> None:
         ]
         for t, m in zip(summary.times, summary.traffic, strict=True)
     ]
-    assert wanted[0] == ["700 ms", "300 ms", "1", "2 kB"]
+    assert wanted[0] == ["700 ms", "300 ms", "0 s", "1", "2 kB"]
     rows = each.locator("tbody tr").all()
     assert [row.locator("td").all_inner_texts() for row in rows] == wanted
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -236,6 +238,80 @@ def test_a_compiled_function_compiles_as_it_would_uncounted() -> None:
     with CountFlops(Log(0)):
         assert torch.equal(compiled(x), (x @ x).relu())
         assert torch.equal(torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), x.sin())
+
+
+def test_only_what_has_a_formula_goes_another_way() -> None:
+    """No mode is on, and an operation that counts nothing has the kernels that it always has."""
+    ways = torch._C._dispatch_dump_table
+    names = ("aten::mm", "aten::add.Tensor", "aten::linear", "aten::view", "aten::copy_")
+    plain = {name: ways(name) for name in names}
+    with CountFlops(Log(0)):
+        assert torch._C._len_torch_dispatch_stack() == 0
+        assert [name for name in names if ways(name) != plain[name]] == ["aten::mm"]
+    assert {name: ways(name) for name in names} == plain
+
+
+def test_what_an_operation_refuses_is_told_as_uncounted() -> None:
+    def refused() -> str:
+        with pytest.raises(RuntimeError) as caught:
+            torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+        return str(caught.value)
+
+    def then_one() -> None:
+        told.append(refused())
+        torch.ones(2, 3) @ torch.ones(3, 2)
+
+    told: list[str] = []
+    assert count(then_one) == 2 * 2 * 3 * 2
+    assert told == [refused()]
+
+
+def test_an_error_ends_the_counting() -> None:
+    log, a = Log(0), torch.ones(2, 2)
+    with pytest.raises(KeyError), CountFlops(log):
+        raise KeyError
+    assert torch.equal(a @ a, 2 * a)
+    assert log.flops == 0
+
+
+def test_another_thread_counts_only_in_a_backward() -> None:
+    a = torch.ones(4, 4, requires_grad=True)
+    with ThreadPoolExecutor(1) as pool:
+        assert count(lambda: pool.submit(torch.mm, a, a).result()) == 0
+        loss = (a @ a).sum()
+        assert count(lambda: pool.submit(loss.backward).result()) == 2 * (2 * 4 * 4 * 4)
+
+
+def test_a_mapped_function_counts_what_it_became() -> None:
+    a, b = torch.ones(5, 2, 3), torch.ones(5, 3, 4)
+    assert count(lambda: torch.func.vmap(torch.mm)(a, b)) == 5 * (2 * 2 * 3 * 4)
+
+
+def test_counting_costs_cpu_time_only_where_it_counts() -> None:
+    """Microseconds that an operation takes more: a mode would take 5 to 15 of each."""
+
+    def cost(run: Callable[[], Any]) -> float:
+        batches = []
+        for _ in range(10):
+            began = time.thread_time_ns()
+            for _ in range(200):
+                run()
+            batches.append((time.thread_time_ns() - began) / 200e3)
+        return min(batches)
+
+    a = torch.ones(4, 4)
+    limits: list[tuple[Callable[[], Any], float]] = [
+        (lambda: a.add_(1), 1), (lambda: a.view(16), 1), (lambda: a @ a, 15),
+    ]  # fmt: skip
+    for run, limit in limits:
+        least = float("inf")
+        for _ in range(20):  # a neighbour may be loud: a quieter moment tells what the code needs
+            plain = cost(run)
+            with CountFlops(Log(0)):
+                least = min(least, cost(run) - plain)
+            if least < limit:
+                break
+        assert least < limit
 
 
 def test_counting_loads_neither_dtensor_nor_the_compiler() -> None:

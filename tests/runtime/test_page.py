@@ -16,6 +16,14 @@ GROUP = Group("7", "data", (1, 3))
 COLLECTIVE = OPERATIONS.index("collective")
 
 
+@pytest.fixture(autouse=True)
+def no_threads_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank is a process of its own; here a browser's or a server's threads may be about."""
+    every = threading.enumerate
+    others = {t for t in every() if t is not threading.current_thread()}
+    monkeypatch.setattr(threading, "enumerate", lambda: [t for t in every() if t not in others])
+
+
 def fields(op: int, **more: Any) -> dict[str, Any]:
     given = {"op": op, "seq": op, "count": 10, "bytes": 40, "dtype": "float32", "where": "a.py:3"}
     return given | more

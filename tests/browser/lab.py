@@ -115,6 +115,8 @@ class Lab:
         self.problems: list[str] = []
         self.context.on("request", lambda request: self._seen(request.url))
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.said: list[str] = []  # errors in the console
+        self.page.on("console", lambda line: line.type == "error" and self.said.append(line.text))
 
     def _seen(self, url: str) -> None:
         parts = urlsplit(url)
@@ -147,6 +149,48 @@ class Lab:
         self.page.set_default_timeout(timeout * 1000)
         self.command("notebook:run-all-cells")
         self.page.set_default_timeout(30_000)
+
+    def number(self, name: str) -> int:
+        """Where the cell with this id stands."""
+        found: int = self.page.evaluate(
+            """(name) => {
+                const panel = [...window.jupyterapp.shell.widgets("main")].find((w) => w.context);
+                return [...panel.content.model.cells].findIndex((cell) => cell.id === name);
+            }""",
+            name,
+        )
+        assert found >= 0, f"no cell {name!r}"
+        return found
+
+    def run(self, *names: str, timeout: float = 60) -> None:
+        """Run the cells with these ids, one after the other."""
+        for name in names:
+            self.output_of(self.number(name))
+            self.page.set_default_timeout(timeout * 1000)
+            self.command("notebook:run-cell")
+            self.page.set_default_timeout(30_000)
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        """Put `new` in place of `old` in the source of a cell."""
+        number = self.number(name)
+        source = self.cells()[number]
+        assert source.count(old) == 1, f"{old!r} in {source}"
+        self.page.evaluate(
+            """([number, source]) => {
+                const panel = [...window.jupyterapp.shell.widgets("main")].find((w) => w.context);
+                panel.content.model.cells.get(number).sharedModel.setSource(source);
+            }""",
+            [number, source.replace(old, new)],
+        )
+
+    def printed(self, name: str) -> str:
+        """What the cell with this id printed."""
+        number = self.number(name)
+        return "".join(
+            "".join(output["text"])
+            for cell, _, output in self.outputs()
+            if cell == number and output["output_type"] == "stream"
+        )
 
     def outputs(self) -> list[tuple[int, list[str], dict[str, Any]]]:
         """All outputs of the notebook's model: (cell, the cell's tags, as nbformat has it)."""

@@ -25,6 +25,10 @@ function round(value) {
   return Number(value.toPrecision(2));
 }
 
+function positionOf(scale, value) {
+  return Math.round(Math.max(0, Math.min(scale.last, scale.at(value))));
+}
+
 class Controls {
   constructor(view) {
     this.view = view;
@@ -50,15 +54,16 @@ class Controls {
 
   /** The two sliders of one link. */
   pair({ place, name, base, given }, n) {
-    const rows = ["latency", "bandwidth"].map((what) => {
+    const rows = ["latency", "bandwidth"].map((what, w) => {
       const scale = SCALES[what];
+      const home = positionOf(scale, given[w] ?? null); // the link's own value, which is seldom a round one
       const input = make("input", {
         type: "range", min: "0", max: String(scale.last), step: "1", "aria-label": `${what} ${place}`,
       });
       const shown = make("span", { class: "labkit-timeline-value", "aria-hidden": "true" });
       this.view.on(input, "input", () => {
         const values = [...this.model.get(what)];
-        values[n] = scale.value(Number(input.value));
+        values[n] = Number(input.value) === home ? given[w] ?? null : scale.value(Number(input.value));
         this.ask({ [what]: values, clock: "modelled" });
       });
       this.sliders.push({ what, n, input, shown });
@@ -84,7 +89,7 @@ class Controls {
     for (const { what, n, input, shown } of this.sliders) {
       const value = this.model.get(what)[n] ?? null;
       const scale = SCALES[what];
-      const at = Math.round(Math.max(0, Math.min(scale.last, scale.at(value))));
+      const at = positionOf(scale, value);
       if (Number(input.value) !== at) input.value = String(at);
       shown.textContent = scale.text(value);
       input.setAttribute("aria-valuetext", scale.text(value));

@@ -390,9 +390,10 @@ class Recorded(dist.ProcessGroup):
     ) -> Any:
         fields: dict[str, Any] = {"group": self.index}
         options = args[-1] if args else None
-        root = getattr(options, "rootRank", None)
-        if root is not None and name in ("broadcast", "reduce", "gather", "scatter"):
-            fields["peer"] = self.ranks[root]
+        if name in ("broadcast", "reduce", "gather", "scatter"):
+            root = getattr(options, "rootRank", None)
+            if root is not None:
+                fields["peer"] = self.ranks[root]
         if name in ("all_reduce", "reduce", "reduce_scatter"):
             fields["reduction"] = _reduction(getattr(options, "reduceOp", options))
         key = (self.index,)

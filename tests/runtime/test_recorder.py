@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -233,11 +234,16 @@ def test_a_run_without_a_trace_says_so() -> None:
 
 
 def test_recording_a_call_costs_little() -> None:
-    """CPU time of the calling thread, in microseconds: the quietest of ten batches of 100 calls."""
+    """CPU time of the calling thread, the quietest of ten batches of 100 calls.
+
+    In units of a short `json.dumps`, 2 to 4 µs: what that takes more elsewhere, a call does, too.
+    """
 
     def work() -> dict[str, float]:
         x = torch.ones(4)
+        message = {"name": "all_reduce", "count": 4, "where": ["train.py", 12]}
         calls: dict[str, Callable[[], Any]] = {
+            "unit": lambda: json.dumps(message),
             "synchronous": lambda: dist.all_reduce(x),
             "asynchronous": lambda: dist.all_reduce(x, async_op=True).wait(),
             "barrier": dist.barrier,
@@ -259,8 +265,10 @@ def test_recording_a_call_costs_little() -> None:
             labkit.launch(work, ranks=1, threads=1, backend="gloo", trace=t).results[0]
             for t in (False, True)
         )
-        added = {n: min(recorded[n] - plain[n], added.get(n, 1e9)) for n in plain}
-        if max(added.values()) < 50:
+        unit = plain.pop("unit")
+        more = {name: (recorded[name] - took) / unit for name, took in plain.items()}
+        added = {name: min(more[name], added.get(name, 1e9)) for name in more}
+        if max(added.values()) < 40:
             break
         time.sleep(0.5)
-    assert max(added.values()) < 50, f"microseconds that a call takes more: {added}"
+    assert max(added.values()) < 40, f"units that a call takes more: {added}"

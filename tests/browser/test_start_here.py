@@ -68,7 +68,7 @@ def keep(lab: Lab, part: Locator, name: str) -> None:
 
 def test_an_answer_locked_by_a_click_is_told_its_gap(lab: Lab) -> None:
     for ranks, milliseconds in ((1, 320), (2, 330), (4, 335)):
-        assert f"{ranks} ranks: {milliseconds} ms a step" in lab.printed("run")
+        assert f"ranks: {ranks}, {milliseconds} ms a step" in lab.printed("run")
     told = output(lab, "compare")
     expect(told).to_contain_text("You said “4 times as fast”, sure. It was “slower than one rank”.")
     for words in ("Four times counts the computation alone", "the one to look at twice"):
@@ -146,7 +146,7 @@ def test_the_first_line_gives_a_sum_and_the_second_the_mean(lab: Lab) -> None:
     lab.run("line")
     assert "'1.00', '1.73'" in lab.printed("line")
     for line, right in (("dist.all_reduce(g)", None), ("dist.all_reduce(g)\n    g /= ranks", 1.0)):
-        old = "# your line" if right is None else "dist.all_reduce(g)"
+        old = "# what is missing" if right is None else "dist.all_reduce(g)"
         lab.edit("line", old, line)
         lab.run("line")
         for ranks in RANKS:

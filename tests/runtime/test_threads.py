@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import labkit
 from labkit.runtime.threads import is_alone
 
 Start = Callable[[threading.Event], Any]
@@ -42,13 +43,16 @@ def raw(end: threading.Event) -> None:
     begun.wait()
 
 
-@pytest.mark.parametrize(
-    "start", [Speaker, lambda end: threading.Timer(0.3, end.wait).start(), raw],
-    ids=["a class of its own", "a timer", "without threading"],
-)  # fmt: skip
-def test_a_thread_of_any_kind_may_speak(start: Start) -> None:
-    assert not alone_beside(start)
-    assert alone_soon()
+def quiet(end: threading.Event) -> None:
+    def work() -> None:
+        end.wait()
+
+    work.__module__ = "torch.utils.data._utils.pin_memory"
+    threading.Thread(target=work).start()
+
+
+def timer(end: threading.Event) -> None:
+    threading.Timer(0.3, end.wait).start()
 
 
 def alone_soon() -> bool:
@@ -59,8 +63,33 @@ def alone_soon() -> bool:
     return is_alone()
 
 
-def test_the_threads_of_a_pool_may_speak_while_they_have_something_to_do() -> None:
+def beside(start: Start) -> tuple[bool, bool]:
+    return alone_beside(start), alone_soon()
+
+
+def in_a_rank(fn: Callable[..., Any], *args: Any) -> Any:
+    """A process of its own: here a browser's or a server's threads may be about."""
+    options: dict[str, Any] = {"ranks": 1, "threads": 1, "backend": "gloo", "trace": False}
+    return labkit.launch(fn, *args, **options).results[0]
+
+
+@pytest.mark.parametrize(
+    "start", [Speaker, timer, raw], ids=["a class of its own", "a timer", "without threading"]
+)
+def test_a_thread_of_any_kind_may_speak(start: Start) -> None:
+    assert in_a_rank(beside, start) == (False, True)
+
+
+def test_a_data_loaders_thread_does_not_speak() -> None:
+    assert in_a_rank(beside, quiet) == (True, True)
+
+
+def pool_idle_and_busy() -> tuple[bool, bool]:
     with ThreadPoolExecutor(2) as pool:
         pool.submit(int).result()
-        assert alone_soon()  # the thread gives the result before it is done with it
-        assert not alone_beside(lambda end: pool.submit(end.wait))
+        idle = alone_soon()  # the thread gives the result before it is done with it
+        return idle, alone_beside(lambda end: pool.submit(end.wait))
+
+
+def test_the_threads_of_a_pool_may_speak_while_they_have_something_to_do() -> None:
+    assert in_a_rank(pool_idle_and_busy) == (True, False)

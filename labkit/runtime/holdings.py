@@ -40,6 +40,7 @@ from labkit.runtime import private
 from labkit.runtime.budget import Overrun
 from labkit.runtime.failures import OutOfMemory
 from labkit.trace.log import Log
+from labkit.trace.mark import tensors_in
 from labkit.trace.memory import Held, write
 
 __all__ = ["Holdings", "counting"]
@@ -105,7 +106,7 @@ class Holdings:
 
     def _states(self) -> Iterator[Tensor]:
         for optimizer in list(self._optimizers.values()):
-            yield from _tensors(optimizer.state)
+            yield from tensors_in(optimizer.state)
 
     # Hooks
 
@@ -182,18 +183,6 @@ def counting(rank: int, limit: float = math.inf, log: Log | None = None) -> Iter
         stack.enter_context(private.before_backward(holdings.before_backward))
         stack.enter_context(saved_tensors_hooks(holdings.pack, _Saved.unpack))
         yield holdings
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors of an optimizer's state."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _size(tensors: Iterable[Tensor | None], seen: set[int]) -> int:

@@ -20,7 +20,7 @@ from labkit.trace.span import current, span
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["Mark", "mark"]
+__all__ = ["Mark", "mark", "tensors_in"]
 
 
 def mark(
@@ -99,7 +99,7 @@ class Mark:
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         call = _Call(self, span(self._forward, **self._tags[0]))
         self._calls.append(call)
-        call.take_inputs(list(_tensors((args, kwargs))))
+        call.take_inputs(list(tensors_in((args, kwargs))))
         call.forward.__enter__()
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -107,7 +107,7 @@ class Mark:
             return
         call = self._calls.pop()
         call.forward.__exit__(None, None, None)
-        for tensor in _tensors(output):
+        for tensor in tensors_in(output):
             node = tensor.grad_fn
             if node is not None and node not in call.before:  # else it was passed through
                 _when(node.register_prehook, node, "begin", call.begin)
@@ -184,7 +184,7 @@ def _when(register: Callable[[Any], Any], node: Any, what: Any, act: Callable[[]
         register(lambda _: [act() for act in reversed(acts)] and None)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors in arguments or results, however they are nested."""
     import torch
 
@@ -192,7 +192,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
         yield value
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif isinstance(value, tuple | list):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)

@@ -22,7 +22,7 @@ class LedgerTable(anywidget.AnyWidget):
     """The table of `rows`; the row of the technique `marked` stands out."""
 
     _esm = joined("front/page.js", "ledger.js")
-    _css = joined("front/card.css", "ledger.css")
+    _css = joined("front/theme.css", "front/card.css", "ledger.css")
 
     heads: traitlets.List[str] = traitlets.List().tag(sync=True)
     rows: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)

@@ -7,7 +7,6 @@ is a still (PNG), and in plain text a line of exact bytes, since those are the s
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
@@ -23,6 +22,7 @@ from labkit.trace.memory import Held
 from labkit.widgets import memory_still
 from labkit.widgets.joined import joined
 from labkit.widgets.palette import MEMORY
+from labkit.widgets.still import beside
 from labkit.widgets.words import in_bytes
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class MemoryBar(anywidget.AnyWidget):
     """
 
     _esm = joined("front/words.js", "front/page.js", "memory.js")
-    _css = joined("memory.css")
+    _css = joined("front/theme.css", "memory.css")
 
     data = traitlets.Dict().tag(sync=True)
     title = traitlets.Unicode().tag(sync=True)
@@ -126,15 +126,7 @@ class MemoryBar(anywidget.AnyWidget):
         return f"MemoryBar({'; '.join(parts)})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        png = base64.b64encode(self.still()).decode()
-        return (
-            {**data, "text/plain": repr(self), "image/png": png},
-            {**metadata, "image/png": {"width": memory_still.WIDTH}},
-        )
+        return beside(super()._repr_mimebundle_(**kwargs), repr(self), self.still)
 
 
 def _rows(source: Any, step: int | None) -> list[tuple[str, Held]]:

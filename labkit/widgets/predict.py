@@ -26,7 +26,7 @@ class Predict(anywidget.AnyWidget):
     """The widget of one `Prediction`; a click goes to it, and what it says is shown."""
 
     _esm = joined("front/page.js", "predict.js")
-    _css = joined("front/card.css", "predict.css")
+    _css = joined("front/theme.css", "front/card.css", "predict.css")
 
     asked = traitlets.Dict().tag(sync=True)
     state = traitlets.Dict().tag(sync=True)

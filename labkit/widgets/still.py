@@ -6,9 +6,10 @@ Runs lie one above the other, on one scale of time, each with its clock's word.
 
 from __future__ import annotations
 
+import base64
 import io
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -21,7 +22,7 @@ from labkit.widgets.panel import LEFT, RIGHT, Panel
 from labkit.widgets.words import clock_note
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from labkit.trace.events import About
 
@@ -73,6 +74,20 @@ def png(figure: Figure, colours: int = 128) -> bytes:
     flat = Image.open(drawn).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
     flat.save(out, format="png", optimize=True)
     return out.getvalue()
+
+
+def beside(
+    bundle: tuple[dict[str, Any], dict[str, Any]] | None, text: str, draw: Callable[[], bytes]
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """What a widget hands to a notebook, with a line and a still for where widgets cannot live."""
+    if bundle is None:
+        return None
+    data, metadata = bundle
+    picture = base64.b64encode(draw()).decode()
+    return (
+        {**data, "text/plain": text, "image/png": picture},
+        {**metadata, "image/png": {"width": WIDTH}},
+    )
 
 
 def _note_lines(about: About, title: str) -> list[str]:

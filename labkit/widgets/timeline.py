@@ -8,7 +8,6 @@ retimes the trace when the clock is switched or a slider moved, and only times t
 
 from __future__ import annotations
 
-import base64
 import math
 import threading
 from functools import cached_property
@@ -21,6 +20,7 @@ import traitlets
 
 from labkit.widgets import still
 from labkit.widgets.buffer import pack_rows
+from labkit.widgets.joined import joined
 from labkit.widgets.picture import build
 from labkit.widgets.retiming import Figures, Retiming, figures
 from labkit.widgets.rows import at_once
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from labkit.trace.hardware import Cluster
     from labkit.widgets.sketch import Sketch
 
-_HERE = Path(__file__).parent
-# A widget's code travels as one module, so these are joined; each uses the names of those before.
+# Each uses the names of those before.
 _FRONT = (
     "front/words.js",
     "front/events.js",
@@ -80,8 +79,8 @@ class Timeline(anywidget.AnyWidget):
         the trace could not have happened
     """
 
-    _esm = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _FRONT)
-    _css = _HERE / "timeline.css"
+    _esm = joined(*_FRONT)
+    _css = joined("front/theme.css", "timeline.css")
 
     rows = traitlets.Bytes().tag(sync=True)
     bars = traitlets.Bytes().tag(sync=True)
@@ -306,15 +305,7 @@ class Timeline(anywidget.AnyWidget):
         return f"Timeline({words})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        png = base64.b64encode(self.still()).decode()
-        return (
-            {**data, "text/plain": repr(self), "image/png": png},
-            {**metadata, "image/png": {"width": still.WIDTH}},
-        )
+        return still.beside(super()._repr_mimebundle_(**kwargs), repr(self), self.still)
 
 
 def _words(trace: Trace) -> str:

@@ -209,21 +209,22 @@ class RecordedWork(Work):
             pace.settle()
         start = log.arrive()
         self.waited = True
-        told = page is not None and page.wait(self.op, bounded)
+        # The page, as long as it says that the main thread stands in this wait.
+        standing = page if page is not None and page.wait(self.op, bounded) else None
         try:
             done = self.inner.wait(timeout) if bounded else self.inner.wait()
             if pace is not None:
                 self._learn_source()
                 pace.hold(self.op, self.fields)
-            if told:
-                page.go_on()  # type: ignore[union-attr]
-                told = False
+            if standing is not None:
+                standing.go_on()
+                standing = None
             if self.check is not None:
                 self.check(where)
             return bool(done)
         except BaseException:
-            if told:
-                page.give_up(self.op)  # type: ignore[union-attr]
+            if standing is not None:
+                standing.give_up(self.op)
             raise
         finally:
             group, seq = self.fields["group"], self.fields["seq"]
